@@ -1,0 +1,17 @@
+# What the tree links, each for the reason in docs/dependencies.md. tools/setup.sh installs them all.
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(Asio REQUIRED)
+find_package(Hwloc REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+if(LOCKSTEP_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(LOCKSTEP_TORCH)
+  find_package(Libtorch REQUIRED)
+endif()

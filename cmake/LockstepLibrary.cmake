@@ -1,0 +1,180 @@
+# The helpers that the CMakeLists of each folder use. Lists are explicit; DEPS are the only includes allowed
+# (tools/check_layers.py reads the includes and says so too).
+#
+# A dependency is the name of a layer ("base", which is the target lockstep_base) or a target ("OpenSSL::Crypto").
+
+include(GNUInstallDirs)
+
+# All libraries of the layers, and all fuzzers, as targets to build by name.
+add_custom_target(lockstep_libraries)
+add_custom_target(lockstep_fuzzers)
+
+# Layers -> targets.
+function(lockstep_resolve_deps result)
+  set(resolved "")
+  foreach(dep IN LISTS ARGN)
+    if(dep MATCHES "::")
+      list(APPEND resolved ${dep})
+    else()
+      list(APPEND resolved Lockstep::${dep})
+    endif()
+  endforeach()
+  set(${result} "${resolved}" PARENT_SCOPE)
+endfunction()
+
+# lockstep_library(NAME base HDRS status.h ... SRCS status.cpp ... [DEPS ...] [PRIVATE_DEPS ...] [NO_INSTALL])
+#
+# Makes the static library lockstep_<name>, alias Lockstep::<name>. HDRS are public: they are installed, and
+# each must compile alone. What only the .cpp files include goes to PRIVATE_DEPS.
+function(lockstep_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "NO_INSTALL" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME)
+    message(FATAL_ERROR "lockstep_library(${arg_NAME}): bad arguments: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  set(target lockstep_${arg_NAME})
+  lockstep_resolve_deps(deps ${arg_DEPS})
+  lockstep_resolve_deps(private_deps ${arg_PRIVATE_DEPS})
+
+  if(arg_SRCS)
+    set(scope PUBLIC)
+    add_library(${target} STATIC ${arg_SRCS})
+    target_link_libraries(${target}
+      PUBLIC ${deps} Threads::Threads
+      PRIVATE ${private_deps} $<BUILD_INTERFACE:lockstep_warnings>)
+    target_compile_options(${target} PRIVATE -Wconversion)
+    add_dependencies(lockstep_libraries ${target})
+  else()
+    set(scope INTERFACE)
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${deps} Threads::Threads)
+  endif()
+  add_library(Lockstep::${arg_NAME} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME})
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_sources(${target} ${scope}
+    FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/src" FILES ${arg_HDRS})
+
+  if(arg_HDRS AND NOT arg_NO_INSTALL)
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_INSTALLED_TARGETS ${target})
+    foreach(header IN LISTS arg_HDRS)
+      file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}/src" "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
+      set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PUBLIC_HEADERS ${path})
+    endforeach()
+  endif()
+  if(arg_HDRS AND LOCKSTEP_TESTS AND NOT LOCKSTEP_SANITIZE)
+    lockstep_check_headers_alone(${arg_NAME} ${arg_HDRS})
+  endif()
+endfunction()
+
+# Each public header compiles alone, with what its library gives to the one who links it.
+function(lockstep_check_headers_alone name)
+  set(units "")
+  foreach(header IN LISTS ARGN)
+    file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}/src" "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
+    set(unit "${CMAKE_CURRENT_BINARY_DIR}/headers_alone/${header}.cpp")
+    file(CONFIGURE OUTPUT "${unit}" CONTENT "#include \"${path}\"\n#include \"${path}\"\n")
+    list(APPEND units "${unit}")
+  endforeach()
+  add_library(lockstep_${name}_headers_alone OBJECT ${units})
+  target_link_libraries(lockstep_${name}_headers_alone PRIVATE Lockstep::${name} lockstep_warnings)
+endfunction()
+
+# lockstep_test(NAME status_test SRCS status_test.cpp [DEPS ...] TIMEOUT seconds [LABELS ...] [ENV A=1 ...]
+#               [ARGS ...] [OWN_MAIN] [SERIAL])
+#
+# A GoogleTest program and the ctest that runs it. TIMEOUT is in seconds on a plain build; the sanitizers get
+# five times as much. OWN_MAIN: the sources have a main(). SERIAL: runs with no other test beside it.
+function(lockstep_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "OWN_MAIN;SERIAL" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV;ARGS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_TIMEOUT)
+    message(FATAL_ERROR "lockstep_test(${arg_NAME}): needs NAME and TIMEOUT; bad: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT LOCKSTEP_TESTS)
+    return()
+  endif()
+  lockstep_resolve_deps(deps ${arg_DEPS})
+  add_executable(${arg_NAME} ${arg_SRCS})
+  target_link_libraries(${arg_NAME} PRIVATE ${deps} GTest::gmock lockstep_warnings)
+  if(NOT arg_OWN_MAIN)
+    target_link_libraries(${arg_NAME} PRIVATE GTest::gmock_main)
+  endif()
+  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${arg_ARGS})
+  lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL})
+endfunction()
+
+# lockstep_script_test(NAME x COMMAND ... TIMEOUT seconds [LABELS ...] [ENV ...] [SERIAL]): any other ctest.
+function(lockstep_script_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "SERIAL" "NAME;TIMEOUT" "COMMAND;LABELS;ENV")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_TIMEOUT)
+    message(FATAL_ERROR "lockstep_script_test(${arg_NAME}): needs NAME and TIMEOUT; bad: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT LOCKSTEP_TESTS)
+    return()
+  endif()
+  add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
+  lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL})
+endfunction()
+
+function(lockstep_test_properties name timeout labels env serial)
+  if(LOCKSTEP_SANITIZE)
+    math(EXPR timeout "${timeout} * 5")
+  endif()
+  set(options
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1"
+    "UBSAN_OPTIONS=print_stacktrace=1"
+    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+  set_tests_properties(${name} PROPERTIES
+    TIMEOUT ${timeout} LABELS "${labels}" ENVIRONMENT "${options};${env}" RUN_SERIAL ${serial})
+endfunction()
+
+# lockstep_executable(NAME lockstep SRCS ... [DEPS ...] [LIBEXEC] [INSTALL])
+#
+# A program, at build/<preset>/bin/<name>; with LIBEXEC (what links libtorch) at libexec/lockstep/<name>.
+function(lockstep_executable)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "LIBEXEC;INSTALL" "NAME;OUTPUT_NAME" "SRCS;DEPS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME)
+    message(FATAL_ERROR "lockstep_executable(${arg_NAME}): bad arguments: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  lockstep_resolve_deps(deps ${arg_DEPS})
+  add_executable(${arg_NAME} ${arg_SRCS})
+  target_link_libraries(${arg_NAME} PRIVATE ${deps} lockstep_warnings)
+  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  set(folder ${CMAKE_INSTALL_BINDIR})
+  if(arg_LIBEXEC)
+    set(folder ${CMAKE_INSTALL_LIBEXECDIR}/lockstep)
+    set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${LOCKSTEP_LIBEXEC_OUTPUT_DIRECTORY}")
+  endif()
+  if(arg_OUTPUT_NAME)
+    set_target_properties(${arg_NAME} PROPERTIES OUTPUT_NAME ${arg_OUTPUT_NAME})
+  endif()
+  if(arg_INSTALL)
+    install(TARGETS ${arg_NAME} RUNTIME DESTINATION ${folder} COMPONENT core)
+  endif()
+endfunction()
+
+# lockstep_fuzzer(NAME frame_fuzz SRCS frame_fuzz.cpp [DEPS ...] CORPUS folder)
+#
+# A libFuzzer program at build/fuzz/fuzz/<name>; CORPUS is its folder of seeds under tests/fuzz/corpus.
+function(lockstep_fuzzer)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;CORPUS" "SRCS;DEPS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_CORPUS)
+    message(FATAL_ERROR "lockstep_fuzzer(${arg_NAME}): needs NAME and CORPUS; bad: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT IS_DIRECTORY "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${arg_CORPUS}")
+    message(FATAL_ERROR "lockstep_fuzzer(${arg_NAME}): no seeds in tests/fuzz/corpus/${arg_CORPUS}")
+  endif()
+  if(NOT LOCKSTEP_FUZZERS)
+    return()
+  endif()
+  lockstep_resolve_deps(deps ${arg_DEPS})
+  add_executable(${arg_NAME} ${arg_SRCS})
+  target_link_libraries(${arg_NAME} PRIVATE ${deps} lockstep_warnings)
+  target_link_options(${arg_NAME} PRIVATE -fsanitize=fuzzer)
+  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/fuzz")
+  add_dependencies(lockstep_fuzzers ${arg_NAME})
+  # tools/fuzz.sh reads which fuzzers there are and where their seeds lie.
+  set_property(GLOBAL APPEND_STRING PROPERTY LOCKSTEP_FUZZER_LIST "${arg_NAME} tests/fuzz/corpus/${arg_CORPUS}\n")
+endfunction()
