@@ -1,0 +1,52 @@
+// The 32-byte secret that the ranks of one job share.
+//
+// It lives in its own page, which is left out of core dumps and of forked children, and is wiped when
+// destroyed. It is passed to other processes by descriptor or 0600 file only; it is never printed, and has no
+// conversion to text.
+// Thread safety: immutable; shared by every connection of a job.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep::base {
+
+constexpr std::size_t kSecretSize = 32;
+
+class Secret {
+ public:
+  // Fresh random bytes.
+  static Secret generate();
+  // The agreed constant of jobs that said `insecure`: frames are checked for integrity, nobody is kept out.
+  static Secret insecure();
+  // The file holds 64 hexadecimal digits (whitespace around them is ignored) or 32 raw bytes. It must be a
+  // regular file that belongs to this user or root, and that nobody else can write or read; the error says
+  // which command mends it. A mounted Kubernetes secret (a symlink to a root-owned file under a ..data folder)
+  // passes by its target's owner and mode, where group read is accepted only for root's files.
+  static Result<Secret> from_file(const std::string& path);
+  // As the launcher passes it: 32 bytes at offset 0 of a memfd. Does not close or move the descriptor.
+  static Result<Secret> from_fd(int fd);
+
+  ByteView bytes() const;
+  bool is_insecure() const;
+  // A sealed memfd that holds the secret, close-on-exec; for a child it is made inheritable by the caller.
+  Result<UniqueFd> to_memfd() const;
+  // Creates `path` with mode 0600; an existing file is an error, never overwritten.
+  Status to_new_file(const std::string& path) const;
+
+ private:
+  struct Page;
+  explicit Secret(std::shared_ptr<const Page> page) : page_(std::move(page)) {}
+  // Shared: copies of a Secret are handles to the one page.
+  std::shared_ptr<const Page> page_;
+};
+
+}  // namespace lockstep::base
+
+namespace lockstep {
+using base::Secret;
+}
