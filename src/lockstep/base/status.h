@@ -66,14 +66,14 @@ std::optional<Failure> failure_from_name(std::string_view name);
 // Who and when. Fields that are not known stay empty.
 struct Cause {
   Failure failure = Failure::kNone;
-  std::optional<Rank> rank;  // who reports
-  std::optional<Rank> peer;  // whom it is about
-  std::string op;
-  std::optional<std::uint64_t> sequence;
-  std::string group;
-  std::string host;  // the peer's
-  std::optional<int> pid;
-  std::vector<Rank> missing;
+  std::optional<Rank> rank = {};  // who reports
+  std::optional<Rank> peer = {};  // whom it is about
+  std::string op = {};
+  std::optional<std::uint64_t> sequence = {};
+  std::string group = {};
+  std::string host = {};  // the peer's
+  std::optional<int> pid = {};
+  std::vector<Rank> missing = {};
 
   bool operator==(const Cause&) const = default;
 };
