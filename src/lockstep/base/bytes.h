@@ -116,9 +116,9 @@ class ByteReader {
 
 namespace lockstep {
 using base::Buffer;
-using base::ByteSpan;
-using base::ByteView;
 using base::buffer_of;
 using base::bytes_of;
+using base::ByteSpan;
+using base::ByteView;
 using base::text_of;
 }  // namespace lockstep

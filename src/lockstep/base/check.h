@@ -13,8 +13,8 @@ namespace lockstep::base {
 
 }  // namespace lockstep::base
 
-#define LOCKSTEP_CHECK(condition, message)                                  \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]]                                          \
-      ::lockstep::base::check_failed(#condition, (message));                \
+#define LOCKSTEP_CHECK(condition, message)                   \
+  do {                                                       \
+    if (!(condition)) [[unlikely]]                           \
+      ::lockstep::base::check_failed(#condition, (message)); \
   } while (false)

@@ -7,12 +7,13 @@
 //   proof                                 ->
 //                                         <-  verdict
 //
-// A proof is HMAC-SHA256(secret, label of the direction | both hellos). Every message has a fixed size and the
-// server keeps less than 256 bytes before the client's proof is right. Keys come from HKDF over the secret and
-// both nonces, one per direction.
+// A proof is HMAC-SHA256(secret, label of the direction | both hellos). Every message has a fixed size and
+// the server keeps less than 256 bytes before the client's proof is right. Keys come from HKDF over the
+// secret and both nonces, one per direction.
 //
 // Thread safety: a handshake belongs to one connection and one thread.
-// Does not: keep time (the caller gives the whole exchange 5 s), compare ranks (the caller does, in `decide`).
+// Does not: keep time (the caller gives the whole exchange 5 s), compare ranks (the caller does, in
+// `decide`).
 #pragma once
 
 #include <array>
@@ -73,7 +74,8 @@ class ClientHandshake {
   // First message to send.
   const std::array<std::byte, kClientHelloSize>& hello() const { return hello_; }
   // Takes the server's hello; the answer is the proof to send. The error says who is wrong and both versions.
-  Result<std::array<std::byte, kProofSize>> on_server_hello(std::span<const std::byte, kServerHelloSize> message);
+  Result<std::array<std::byte, kProofSize>> on_server_hello(
+      std::span<const std::byte, kServerHelloSize> message);
   // Takes the verdict; then the keys are valid.
   Result<SessionKeys> on_verdict(std::span<const std::byte, kVerdictSize> message);
 
@@ -104,10 +106,12 @@ class ServerHandshake {
 
   explicit ServerHandshake(Decide decide) : decide_(std::move(decide)) {}
 
-  // Takes the client's hello; the answer is to be sent in any case. If claim() is not acceptable (verdict() is
-  // not kAccepted) the connection is closed after that.
-  std::array<std::byte, kServerHelloSize> on_client_hello(std::span<const std::byte, kClientHelloSize> message);
-  // Takes the client's proof; the answer is to be sent in any case, then the connection is closed unless accepted.
+  // Takes the client's hello; the answer is to be sent in any case. If claim() is not acceptable (verdict()
+  // is not kAccepted) the connection is closed after that.
+  std::array<std::byte, kServerHelloSize> on_client_hello(
+      std::span<const std::byte, kClientHelloSize> message);
+  // Takes the client's proof; the answer is to be sent in any case, then the connection is closed unless
+  // accepted.
   std::array<std::byte, kVerdictSize> on_proof(std::span<const std::byte, kProofSize> message);
 
   Verdict verdict() const { return verdict_; }

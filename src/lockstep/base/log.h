@@ -3,8 +3,9 @@
 //   constexpr Logger kLog("store");
 //   kLog.warn(cat("rejected ", peer, ": wrong secret"));
 //
-// Thread safety: any thread; lines are never torn, also between processes that share a terminal (one write(2)).
-// configure_logging() is called once, by main or by init; before it, warnings and errors are shown.
+// Thread safety: any thread; lines are never torn, also between processes that share a terminal (one
+// write(2)). configure_logging() is called once, by main or by init; before it, warnings and errors are
+// shown.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ std::optional<LogLevel> parse_log_level(std::string_view text);
 struct LogOptions {
   LogLevel level = LogLevel::kWarn;
   std::map<std::string, LogLevel, std::less<>> modules = {};  // overrides, by module
-  std::optional<Rank> rank = {};                             // shown as [rank 2] when known
+  std::optional<Rank> rank = {};                              // shown as [rank 2] when known
 };
 // "info" or "warn,store=debug,launch=trace".
 Result<LogOptions> parse_log_options(std::string_view text);

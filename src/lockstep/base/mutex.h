@@ -35,7 +35,9 @@ class LOCKSTEP_ANNOTATE(capability("mutex")) Mutex {
 
 class LOCKSTEP_ANNOTATE(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) LOCKSTEP_ANNOTATE(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
+  explicit MutexLock(Mutex& mutex) LOCKSTEP_ANNOTATE(acquire_capability(mutex)) : mutex_(mutex) {
+    mutex_.lock();
+  }
   ~MutexLock() LOCKSTEP_ANNOTATE(release_capability()) { mutex_.unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
@@ -50,7 +52,8 @@ class CondVar {
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
   void wait(Mutex& mutex) LOCKSTEP_REQUIRES(mutex);
-  // False once the deadline has passed. A deadline on a clock that a test moves is noticed within its patience.
+  // False once the deadline has passed. A deadline on a clock that a test moves is noticed within its
+  // patience.
   bool wait_until(Mutex& mutex, const Deadline& deadline) LOCKSTEP_REQUIRES(mutex);
 
  private:

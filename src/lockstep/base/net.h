@@ -67,13 +67,15 @@ Result<std::vector<Interface>> interfaces();
 // The local address that the kernel would use to reach `remote` (a connected UDP socket; nothing is sent).
 Result<SocketAddress> local_address_towards(const SocketAddress& remote);
 
-// TCP, SO_REUSEADDR, exact bind. Port 0 picks one. kPortTaken names the port and its owner's pid where visible.
+// TCP, SO_REUSEADDR, exact bind. Port 0 picks one. kPortTaken names the port and its owner's pid where
+// visible.
 Result<UniqueFd> listen_on(const SocketAddress& address, int backlog = 1024);
 // Bound with SO_REUSEADDR but not listening: holds a port number so that a child can bind and listen on it.
 Result<UniqueFd> hold_port(const SocketAddress& address);
 Result<SocketAddress> local_address(int socket);
 Result<SocketAddress> peer_address(int socket);
-// Connects, retrying refusals with back-off until the deadline if `retry`. The error names endpoint and reason.
+// Connects, retrying refusals with back-off until the deadline if `retry`. The error names endpoint and
+// reason.
 enum class OnRefused : bool { kFail, kRetry };
 Result<UniqueFd> connect_to(const SocketAddress& address, const Deadline& deadline, OnRefused on_refused);
 
@@ -82,7 +84,8 @@ std::optional<int> listener_pid(std::uint16_t port);
 
 // Blocking-style I/O on non-blocking descriptors, for handshakes and clients. EINTR is handled; SIGPIPE never
 // raised. kDisconnected if the peer closes, kTimeout at the deadline; both messages start with `what`.
-Status send_all(int socket, std::span<const std::byte> bytes, const Deadline& deadline, std::string_view what);
+Status send_all(int socket, std::span<const std::byte> bytes, const Deadline& deadline,
+                std::string_view what);
 Status recv_all(int socket, std::span<std::byte> bytes, const Deadline& deadline, std::string_view what);
 
 }  // namespace lockstep::base

@@ -52,7 +52,8 @@ struct MemoryLimits {
   std::optional<Bytes> cgroup_limit;
 };
 Result<MemoryLimits> memory_limits();
-// How many processes the kernel's OOM killer has taken in this process's cgroup (v1 and v2); empty if unknown.
+// How many processes the kernel's OOM killer has taken in this process's cgroup (v1 and v2); empty if
+// unknown.
 std::optional<std::uint64_t> oom_kills();
 
 // Threads of this process, from /proc; plain fork() is safe while this is 1.

@@ -25,8 +25,8 @@ class Secret {
   static Secret insecure();
   // The file holds 64 hexadecimal digits (whitespace around them is ignored) or 32 raw bytes. It must be a
   // regular file that belongs to this user or root, and that nobody else can write or read; the error says
-  // which command mends it. A mounted Kubernetes secret (a symlink to a root-owned file under a ..data folder)
-  // passes by its target's owner and mode, where group read is accepted only for root's files.
+  // which command mends it. A mounted Kubernetes secret (a symlink to a root-owned file under a ..data
+  // folder) passes by its target's owner and mode, where group read is accepted only for root's files.
   static Result<Secret> from_file(const std::string& path);
   // As the launcher passes it: 32 bytes at offset 0 of a memfd. Does not close or move the descriptor.
   static Result<Secret> from_fd(int fd);

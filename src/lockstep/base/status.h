@@ -164,8 +164,8 @@ using base::Status;
 }  // namespace lockstep
 
 // Returns from the enclosing function if `expr` (a Status) is an error.
-#define LOCKSTEP_TRY(expr)                                                        \
-  do {                                                                            \
+#define LOCKSTEP_TRY(expr)                                                                 \
+  do {                                                                                     \
     if (::lockstep::base::Status try_status = (expr); !try_status.ok()) return try_status; \
   } while (false)
 

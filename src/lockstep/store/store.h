@@ -1,14 +1,13 @@
 // A Store is the small key-value service through which the ranks of a job meet.
 //
-// The contract is that of torch's TCPStore, in every corner, on every implementation; where torch's own stores
-// disagree with each other docs/stores.md says which answer is ours.
+// The contract is that of torch's TCPStore, in every corner, on every implementation; where torch's own
+// stores disagree with each other docs/stores.md says which answer is ours.
 //
 // Thread safety: every method may be called from any thread. Operations of one thread take effect in order.
-// Deadlines: every call ends by its deadline, which is timeout() from the call when none is given; the error is
-// kTimeout and names the keys that were waited for.
-// Errors: kInvalid for a call that can never work (the store stays usable), kDisconnected with kStoreLost once
-// the server is gone (every later call reports it again).
-// Limits: a key is 1 to 1,024 bytes, a value at most 8 MiB; beyond that kInvalid with kLimitExceeded.
+// Deadlines: every call ends by its deadline, which is timeout() from the call when none is given; the error
+// is kTimeout and names the keys that were waited for. Errors: kInvalid for a call that can never work (the
+// store stays usable), kDisconnected with kStoreLost once the server is gone (every later call reports it
+// again). Limits: a key is 1 to 1,024 bytes, a value at most 8 MiB; beyond that kInvalid with kLimitExceeded.
 // Does not: retry, or reconnect.
 // Implemented by HashStore (one process), FileStore (a shared file), TcpStore (client of a server) and
 // PrefixStore (a namespace inside another store).
@@ -83,8 +82,8 @@ class Store {
   virtual std::string description() const = 0;
 };
 
-// Returns once `size` callers have come to `key`; may be used again with the same key. The error names how many
-// have come.
+// Returns once `size` callers have come to `key`; may be used again with the same key. The error names how
+// many have come.
 Status barrier(Store& store, std::string_view key, WorldSize size, When deadline = {});
 
 }  // namespace lockstep::store

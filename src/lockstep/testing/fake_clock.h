@@ -1,0 +1,26 @@
+// A clock that only a test moves.
+//
+// Thread safety: any thread may ask and advance. A wait on its deadlines looks again every millisecond.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+
+#include "lockstep/base/clock.h"
+
+namespace lockstep::testing {
+
+class FakeClock final : public Clock {
+ public:
+  base::TimePoint now() const override { return base::TimePoint(Duration(now_.load())); }
+  Duration patience(Duration remaining) const override {
+    return std::min<Duration>(remaining, std::chrono::milliseconds(1));
+  }
+  void advance(Duration duration) { now_ += duration.count(); }
+
+ private:
+  // Not zero, so that "long ago" can be said.
+  std::atomic<Duration::rep> now_{Duration(std::chrono::hours(1000)).count()};
+};
+
+}  // namespace lockstep::testing
