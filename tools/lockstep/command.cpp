@@ -1,0 +1,154 @@
+#include "tools/lockstep/command.h"
+
+#include <algorithm>
+#include <numeric>
+#include <ostream>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::tools {
+namespace {
+
+// The command that the arguments chose: the last one down the tree.
+const CLI::App& chosen_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
+std::vector<std::string> subcommand_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!sub->get_name().empty() && !sub->get_group().empty()) names.push_back(sub->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::string as_sentence(std::string text) {
+  if (!text.empty() && text.back() != '.' && text.back() != '?') text += '.';
+  return text;
+}
+
+// What to say of the first argument that nobody took.
+std::string unexpected_argument(const CLI::App& command, const std::string& argument) {
+  const bool is_option = argument.starts_with("-");
+  const std::vector<std::string> subcommands = subcommand_names(command);
+  const std::string word = argument.substr(0, argument.find('='));
+  const std::string nearest = nearest_name(word, is_option ? option_names(command) : subcommands);
+  std::string text;
+  if (is_option) {
+    text = cat("there is no option ", base::quoted(word));
+  } else if (subcommands.empty()) {
+    text = cat("the argument ", base::quoted(argument), " was not expected");
+  } else {
+    text = cat("there is no command ", base::quoted(argument));
+  }
+  return nearest.empty() ? text : cat(text, "; did you mean '", nearest, "'?");
+}
+
+int print_usage_error(const CLI::App& command, const std::string& message, std::ostream& err) {
+  const std::string name = full_name(command);
+  err << name << ": " << as_sentence(message) << "\nTry '" << name << " --help'.\n";
+  return kExitUsage;
+}
+
+int on_parse_error(const CLI::App& app, const CLI::ParseError& error, std::ostream& out, std::ostream& err) {
+  const CLI::App& command = chosen_command(app);
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error, out, err);
+  // A mistyped option often leaves a required one unset: the mistake comes first.
+  for (const CLI::App* at : {&app, &command}) {
+    const std::vector<std::string> rest = at->remaining();
+    if (!rest.empty() && !at->get_prefix_command()) {
+      return print_usage_error(*at, unexpected_argument(*at, rest.front()), err);
+    }
+  }
+  return print_usage_error(command, error.what(), err);
+}
+
+// Insertions, deletions, replacements and swaps of neighbours that lead from `a` to `b`.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  std::iota(cost[0].begin(), cost[0].end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replace = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replace});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+}  // namespace
+
+std::filesystem::path CommandContext::libexec() const {
+  return executable.parent_path().parent_path() / "libexec" / "lockstep";
+}
+
+Result<std::filesystem::path> CommandContext::helper(const std::string& name) const {
+  const std::filesystem::path path = libexec() / name;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    return Status::unsupported(
+        cat("the helper program ", path.string(),
+            " is not there; build or install Lockstep with LOCKSTEP_TORCH=ON to get it"));
+  }
+  return path;
+}
+
+void on_run(CLI::App& command, CommandContext& context, Body body) {
+  command.callback([&context, body = std::move(body)] { context.body = body; });
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : cat(full_name(*parent), " ", command.get_name());
+}
+
+int run_command_line(CLI::App& app, CommandContext& context, std::vector<std::string> arguments,
+                     std::ostream& out, std::ostream& err) {
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    return on_parse_error(app, error, out, err);
+  }
+  const CLI::App& command = chosen_command(app);
+  if (!context.body) {
+    out << app.help();
+    return kExitOk;
+  }
+  const Result<int> exit_status = context.body();
+  if (exit_status.ok()) return *exit_status;
+  const Status error = exit_status.status();
+  if (error.code() == Code::kInvalid) return print_usage_error(command, std::string(error.message()), err);
+  err << full_name(command) << ": " << as_sentence(std::string(error.message())) << '\n';
+  return kExitFailure;
+}
+
+std::string nearest_name(const std::string& word, const std::vector<std::string>& names) {
+  std::string nearest;
+  std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const std::string& name : names) {
+    const std::size_t distance = edit_distance(word, name);
+    // A distance of the whole word is no resemblance at all.
+    if (distance < least && distance < std::min(word.size(), name.size())) {
+      least = distance;
+      nearest = name;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace lockstep::tools
