@@ -5,28 +5,27 @@
 # toolkit is installed, although nothing here needs one.
 
 set(recorded "")
-if(EXISTS "${CMAKE_SOURCE_DIR}/build/setup/torch_dir")
-  file(STRINGS "${CMAKE_SOURCE_DIR}/build/setup/torch_dir" recorded LIMIT_COUNT 1)
+if(EXISTS "${PROJECT_SOURCE_DIR}/build/setup/torch_dir")
+  file(STRINGS "${PROJECT_SOURCE_DIR}/build/setup/torch_dir" recorded LIMIT_COUNT 1)
 endif()
-if(NOT Torch_DIR AND NOT "$ENV{Torch_DIR}" STREQUAL "")
-  set(Torch_DIR "$ENV{Torch_DIR}")
+if(NOT "$ENV{Torch_DIR}" STREQUAL "")
+  set(recorded "$ENV{Torch_DIR}")
+endif()
+if(Torch_DIR AND NOT EXISTS "${Torch_DIR}/TorchConfig.cmake")
+  unset(Torch_DIR CACHE)  # what an earlier configuration found is gone
 endif()
 find_path(Torch_DIR TorchConfig.cmake
-  PATH_SUFFIXES share/cmake/Torch
   HINTS "${recorded}"
+  PATH_SUFFIXES share/cmake/Torch
   DOC "The folder that holds TorchConfig.cmake")
 
-set(Libtorch_ROOT_DIR "")
 if(Torch_DIR)
   get_filename_component(Libtorch_ROOT_DIR "${Torch_DIR}/../../.." ABSOLUTE)
   foreach(name torch torch_cpu c10)
-    find_library(Libtorch_${name}_LIBRARY ${name} PATHS "${Libtorch_ROOT_DIR}/lib" NO_DEFAULT_PATH)
-    mark_as_advanced(Libtorch_${name}_LIBRARY)
+    find_library(Libtorch_${name}_LIBRARY ${name} PATHS "${Libtorch_ROOT_DIR}/lib" NO_DEFAULT_PATH NO_CACHE)
   endforeach()
-  if(EXISTS "${Libtorch_ROOT_DIR}/include/torch/version.h")
-    file(STRINGS "${Libtorch_ROOT_DIR}/include/torch/version.h" version_line REGEX "define TORCH_VERSION ")
-    string(REGEX REPLACE ".*\"([0-9.]+).*\".*" "\\1" Libtorch_VERSION "${version_line}")
-  endif()
+  file(STRINGS "${Torch_DIR}/TorchConfigVersion.cmake" version_line REGEX "set\\(PACKAGE_VERSION ")
+  string(REGEX REPLACE ".*\"([0-9.]+).*\".*" "\\1" Libtorch_VERSION "${version_line}")
 endif()
 
 include(FindPackageHandleStandardArgs)

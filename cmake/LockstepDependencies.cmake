@@ -13,5 +13,5 @@ if(LOCKSTEP_TESTS)
   find_package(GTest REQUIRED)
 endif()
 if(LOCKSTEP_TORCH)
-  find_package(Libtorch REQUIRED)
+  find_package(Libtorch 2.7 REQUIRED)  # the first whose wheels all have the C++11 ABI
 endif()

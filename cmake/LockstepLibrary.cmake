@@ -35,6 +35,9 @@ function(lockstep_library)
   lockstep_resolve_deps(deps ${arg_DEPS})
   lockstep_resolve_deps(private_deps ${arg_PRIVATE_DEPS})
 
+  # A header-only library that no header of ours includes is no business of the one who links an installed Lockstep.
+  list(TRANSFORM private_deps REPLACE "^(nlohmann_json::.+)$" "$<BUILD_INTERFACE:\\1>")
+
   if(arg_SRCS)
     set(scope PUBLIC)
     add_library(${target} STATIC ${arg_SRCS})
@@ -42,6 +45,7 @@ function(lockstep_library)
       PUBLIC ${deps} Threads::Threads
       PRIVATE ${private_deps} $<BUILD_INTERFACE:lockstep_warnings>)
     target_compile_options(${target} PRIVATE -Wconversion)
+    target_compile_definitions(${target} PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")
     add_dependencies(lockstep_libraries ${target})
   else()
     set(scope INTERFACE)
@@ -129,7 +133,7 @@ function(lockstep_test_properties name timeout labels env serial)
     TIMEOUT ${timeout} LABELS "${labels}" ENVIRONMENT "${options};${env}" RUN_SERIAL ${serial})
 endfunction()
 
-# lockstep_executable(NAME lockstep SRCS ... [DEPS ...] [LIBEXEC] [INSTALL])
+# lockstep_executable(NAME lockstep SRCS ... [DEPS ...] [OUTPUT_NAME name] [LIBEXEC] [INSTALL])
 #
 # A program, at build/<preset>/bin/<name>; with LIBEXEC (what links libtorch) at libexec/lockstep/<name>.
 function(lockstep_executable)
@@ -141,16 +145,21 @@ function(lockstep_executable)
   add_executable(${arg_NAME} ${arg_SRCS})
   target_link_libraries(${arg_NAME} PRIVATE ${deps} lockstep_warnings)
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  target_compile_definitions(${arg_NAME} PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")
   set(folder ${CMAKE_INSTALL_BINDIR})
+  set(component core)
   if(arg_LIBEXEC)
     set(folder ${CMAKE_INSTALL_LIBEXECDIR}/lockstep)
-    set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${LOCKSTEP_LIBEXEC_OUTPUT_DIRECTORY}")
+    set(component torch)
+    set_target_properties(${arg_NAME} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY "${LOCKSTEP_LIBEXEC_OUTPUT_DIRECTORY}"
+      INSTALL_RPATH_USE_LINK_PATH ON)
   endif()
   if(arg_OUTPUT_NAME)
     set_target_properties(${arg_NAME} PROPERTIES OUTPUT_NAME ${arg_OUTPUT_NAME})
   endif()
   if(arg_INSTALL)
-    install(TARGETS ${arg_NAME} RUNTIME DESTINATION ${folder} COMPONENT core)
+    install(TARGETS ${arg_NAME} RUNTIME DESTINATION ${folder} COMPONENT ${component})
   endif()
 endfunction()
 

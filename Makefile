@@ -1,0 +1,51 @@
+# The front door. `make help` says what there is; everything here is a few lines over CMake presets.
+
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+REPORTS := $(CURDIR)/build/reports
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fuzz bench install package clean format release
+
+help:          ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: release  ## install what is missing, build, and run ranks that meet and one that dies
+	tools/demo.sh
+
+test: release  ## install what is missing, build, and run every test
+	ctest --preset release --output-junit $(REPORTS)/release.xml
+
+check:         ## format, clang-tidy, thread safety, layers, asan and tsan tests, 5 s of each fuzzer
+	tools/setup.sh --no-torch build check
+	tools/check.sh
+
+fuzz:          ## run each fuzzer for FUZZ_SECONDS (60)
+	tools/setup.sh --no-torch build check
+	cmake --preset fuzz
+	cmake --build --preset fuzz
+	tools/fuzz.sh $(FUZZ_SECONDS)
+
+bench: release ## run the benchmarks and print their tables
+	tools/bench.sh
+
+install: release ## install libraries, headers, command and docs to PREFIX (/usr/local)
+	cmake --install build/release --prefix $(PREFIX)
+
+package:       ## make build/package/lockstep_*.deb of the torch-free core and the command
+	tools/setup.sh --no-torch build package
+	cmake --preset no-torch -DLOCKSTEP_TESTS=OFF -B build/package
+	cmake --build build/package
+	cd build/package && cpack -G DEB
+
+format:        ## rewrite every C++ file as .clang-format says
+	tools/setup.sh --no-torch build check
+	git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' | xargs -0 clang-format-16 -i
+
+clean:         ## remove what was built (what setup found and the private .venv stay)
+	find build -mindepth 1 -maxdepth 1 ! -name setup -exec rm -rf {} +
+
+release:
+	tools/setup.sh build
+	cmake --preset release
+	cmake --build --preset release

@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# Installs what is missing to build and test Lockstep, and records where libtorch is.
+#
+#   tools/setup.sh [build] [check] [package]    the groups of Debian packages wanted (default: build)
+#   tools/setup.sh --no-torch ...               do not look for libtorch
+#
+# As root it installs the missing Debian packages; otherwise it names them and stops. libtorch is looked for in
+# Torch_DIR, CMAKE_PREFIX_PATH, the torch that python3 imports, and .venv, which it makes if need be. With
+# everything in place it does nothing, in well under a second and without the network.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+torch_version=2.13.0
+torch_oldest=2.7.0 # the first whose wheels all have the C++11 ABI
+state=build/setup
+
+# One per line: the Debian package, then, where a program not from Debian will do as well, its name.
+build_packages='
+build-essential g++
+ca-certificates
+ccache ccache
+cmake cmake
+git git
+iproute2 ip
+libasio-dev
+libcli11-dev
+libfmt-dev
+libgmock-dev
+libgtest-dev
+libhwloc-dev
+libspdlog-dev
+libssl-dev
+mold mold
+ninja-build ninja
+nlohmann-json3-dev
+python3 python3
+'
+check_packages='
+clang-16 clang++-16
+clang-format-16 clang-format-16
+clang-tidy-16 clang-tidy-16
+libclang-rt-16-dev
+'
+package_packages='
+dpkg-dev dpkg-shlibdeps
+file file
+'
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# Reads "package [program]" lines, prints the packages that are not there.
+missing_packages() {
+  local wanted installed package program
+  wanted=$(cat)
+  installed=' '
+  if command -v dpkg-query >/dev/null; then
+    # dpkg-query fails when one of the packages is unknown to it; what it knows it prints all the same.
+    installed=" $(awk 'NF {print $1}' <<<"$wanted" \
+      | xargs dpkg-query -W -f='${db:Status-Status}:${Package}\n' 2>/dev/null \
+      | sed -n 's/^installed://p' | tr '\n' ' ' || true)"
+  fi
+  while read -r package program; do
+    [ -n "$package" ] || continue
+    case "$installed" in *" $package "*) continue ;; esac
+    if [ -n "$program" ] && command -v "$program" >/dev/null; then continue; fi
+    printf '%s\n' "$package"
+  done <<<"$wanted"
+}
+
+# Makes sure of the packages given as "package [program]" lines.
+need_packages() {
+  local missing
+  missing=$(missing_packages)
+  [ -n "$missing" ] || return 0
+  if ! command -v dpkg-query >/dev/null; then
+    say "this is not Debian, so these could not be checked or installed; the build will tell:" $missing
+    return 0
+  fi
+  if [ "$(id -u)" -ne 0 ]; then
+    say "missing Debian packages:" $missing >&2
+    fail "not root; run:  sudo apt-get update && sudo apt-get install --no-install-recommends -y" $missing
+  fi
+  install_packages $missing
+}
+
+install_packages() {
+  local log=$state/apt.log
+  say "installing $# Debian packages (log: $log)"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "apt-get update failed"; }
+  if ! apt-get install --no-install-recommends -y "$@" 2>&1 | tee -a "$log" \
+    | awk -v wanted=" $* " '$1 == "Setting" { sub(":.*", "", $3); if (index(wanted, " " $3 " ")) { print "setup:   " $3 " " $4; fflush() } }'
+  then
+    tail -n 20 "$log" >&2
+    fail "apt-get install failed"
+  fi
+}
+
+# Prints the folder of TorchConfig.cmake of the torch that this python finds; torch itself is not imported
+# (that takes seconds).
+torch_dir_of_python() {
+  local folder
+  folder=$("$1" -c '
+import importlib.util, os
+spec = importlib.util.find_spec("torch")
+print(os.path.join(os.path.dirname(spec.origin), "share/cmake/Torch") if spec and spec.origin else "")' 2>/dev/null) \
+    && [ -e "$folder/TorchConfig.cmake" ] && printf '%s\n' "$folder"
+}
+
+torch_version_in() {
+  sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$1/TorchConfigVersion.cmake" 2>/dev/null || true
+}
+
+is_recent_enough() { # folder
+  [ "$(printf '%s\n' "$torch_oldest" "$(torch_version_in "$1")" | sort -V | head -n 1)" = "$torch_oldest" ]
+}
+
+record_torch() { # folder, python or ""
+  if [ "$(cat $state/torch_dir 2>/dev/null)" != "$1" ]; then
+    say "libtorch $(torch_version_in "$1") in ${1%/share/cmake/Torch}"
+    printf '%s\n' "$1" >$state/torch_dir
+  fi
+  printf '%s\n' "$2" | cmp -s - $state/torch_python || printf '%s\n' "$2" >$state/torch_python
+}
+
+find_torch() {
+  local folder prefix
+  if [ -n "${Torch_DIR:-}" ]; then
+    [ -e "$Torch_DIR/TorchConfig.cmake" ] || fail "Torch_DIR is $Torch_DIR, which holds no TorchConfig.cmake"
+    record_torch "$Torch_DIR" ""
+    return
+  fi
+  for prefix in $(tr ':;' '  ' <<<"${CMAKE_PREFIX_PATH:-}"); do
+    if [ -e "$prefix/share/cmake/Torch/TorchConfig.cmake" ]; then
+      record_torch "$prefix/share/cmake/Torch" ""
+      return
+    fi
+  done
+  if folder=$(torch_dir_of_python python3) && is_recent_enough "$folder"; then
+    record_torch "$folder" "$(command -v python3)"
+    return
+  fi
+  # Its marker is written last, so an install that was cut short is done again.
+  if [ "$(cat .venv/lockstep_torch 2>/dev/null)" != "$torch_version" ]; then
+    make_venv
+  fi
+  folder=$(torch_dir_of_python .venv/bin/python) || fail "no libtorch in .venv; remove .venv and run this again"
+  record_torch "$folder" "$PWD/.venv/bin/python"
+}
+
+make_venv() {
+  local log=$state/pip.log
+  if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    need_packages <<<'python3-venv'
+  fi
+  say "installing torch $torch_version into .venv (log: $log)"
+  python3 -m venv --clear .venv >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "python3 -m venv failed"; }
+  .venv/bin/python -m pip install --disable-pip-version-check -q "torch==$torch_version" numpy >>"$log" 2>&1 \
+    || { tail -n 20 "$log" >&2; fail "pip install torch==$torch_version failed"; }
+  printf '%s\n' "$torch_version" >.venv/lockstep_torch
+}
+
+main() {
+  local with_torch=yes packages='' group
+  for group in "$@"; do
+    case "$group" in
+      --no-torch) with_torch=no ;;
+      build) packages+=$build_packages ;;
+      check) packages+=$check_packages ;;
+      package) packages+=$package_packages ;;
+      *) printf 'setup: unknown argument "%s" (build, check, package, --no-torch)\n' "$group" >&2; exit 2 ;;
+    esac
+  done
+  [ -n "$packages" ] || packages=$build_packages
+  mkdir -p $state
+  need_packages <<<"$packages"
+  if [ $with_torch = yes ]; then find_torch; fi
+}
+
+main "$@"

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Runs clang-tidy on the C++ files that changed.
+
+    tools/tidy.py [--build build/fuzz] [--seconds 300] [--all]
+
+What changed: against the merge base with origin/main; where that is HEAD itself, against HEAD~1; in a repository with
+one commit, everything. Uncommitted files count. A header that changed brings the sources of its folder that include
+it. A file that was clean is not read again until it or something it includes changes. After --seconds no further
+file is started, and those left out are counted.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TIDY = "clang-tidy-16"
+
+
+def git(*args):
+    done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def changed_files():
+    """Paths relative to ROOT, or None for everything."""
+    head = git("rev-parse", "HEAD")
+    base = git("merge-base", "HEAD", "origin/main")
+    if base is None or base == head:
+        base = git("rev-parse", "HEAD~1")
+    if base is None:
+        return None
+    changed = git("diff", "--name-only", "--diff-filter=d", base) or ""
+    untracked = git("ls-files", "--others", "--exclude-standard") or ""
+    return set(changed.splitlines()) | set(untracked.splitlines())
+
+
+def compile_commands(build):
+    """{path relative to ROOT: arguments} for our own sources."""
+    commands = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        path = pathlib.Path(entry["file"])
+        if path.is_relative_to(ROOT) and not path.is_relative_to(build):
+            commands[path.relative_to(ROOT).as_posix()] = (entry["directory"], shlex.split(entry["command"]))
+    return commands
+
+
+def includes(path):
+    return set(re.findall(r'#include ["<](lockstep/[^">]+)[">]', (ROOT / path).read_text(encoding="utf-8")))
+
+
+def select(commands, changed):
+    if changed is None:
+        return sorted(commands)
+    headers = {path.removeprefix("src/") for path in changed if path.endswith(".h")}
+    folders = {os.path.dirname(path) for path in changed}
+    return sorted(path for path in commands
+                  if path in changed or (os.path.dirname(path) in folders and includes(path) & headers))
+
+
+def key(directory, arguments):
+    """A hash of all that clang-tidy would read: the preprocessed file with its comments, and the configuration."""
+    # The launcher (ccache and its environment) goes: what stands before the compiler.
+    start = next(i for i, word in enumerate(arguments) if re.search(r"clang\+\+(-\d+)?$", word))
+    command = [word for word in arguments[start:] if word not in ("-c",)]
+    output = command.index("-o")
+    del command[output:output + 2]
+    done = subprocess.run([*command, "-E", "-C", "-P"], cwd=directory, capture_output=True, check=False)
+    digest = hashlib.sha256(done.stdout)
+    digest.update((ROOT / ".clang-tidy").read_bytes())
+    return digest.hexdigest() if done.returncode == 0 else None
+
+
+def tidy(path, command, build, cache, deadline):
+    """Returns (verdict, text); the verdict is "clean", "cached", "late" or "bad"."""
+    if time.monotonic() > deadline:
+        return "late", ""
+    stamp = key(*command)
+    if stamp and (cache / stamp).exists():
+        return "cached", ""
+    done = subprocess.run([TIDY, "--quiet", "-p", build, ROOT / path], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return "bad", done.stdout + done.stderr
+    if stamp:
+        (cache / stamp).touch()
+    return "clean", ""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default="build/fuzz")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--all", action="store_true")
+    options = parser.parse_args()
+
+    build = ROOT / options.build
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lockstep-tidy"
+    cache.mkdir(parents=True, exist_ok=True)
+    commands = compile_commands(build)
+    files = select(commands, None if options.all else changed_files())
+    deadline = time.monotonic() + options.seconds
+    counts = {"clean": 0, "cached": 0, "late": 0, "bad": 0}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for verdict, text in pool.map(lambda f: tidy(f, commands[f], build, cache, deadline), files):
+            counts[verdict] += 1
+            if text:
+                print(text, flush=True)
+    print(f"tidy: {len(files)} files: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    return 1 if counts["bad"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
