@@ -18,7 +18,7 @@ using Digest = std::array<std::byte, 32>;
 
 Digest sha256(ByteView data);
 Digest hmac_sha256(ByteView key, ByteView data);
-// RFC 5869, with SHA-256; `out` is at most 255 * 32 bytes.
+// RFC 5869, with SHA-256; `key` is not empty, `out` is at most 255 * 32 bytes.
 void hkdf_sha256(ByteView key, ByteView salt, std::string_view info, ByteSpan out);
 // Takes the same time whatever differs. Different sizes are unequal.
 bool equal_in_constant_time(ByteView a, ByteView b);

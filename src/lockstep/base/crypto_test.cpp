@@ -58,9 +58,10 @@ TEST(HkdfSha256, LongInputsAndOutputOfRfc5869) {
   }
   Buffer out(82);
   hkdf_sha256(key, salt, text_of(info), out);
-  EXPECT_EQ(hex(out),
-            "b11e398dc80327a1c8e7f78c596a49344f012eda2d4efad8a050cc4c19afa97c59045a99cac7827271cb41c65e590e09da32"
-            "75600c2f09b8367793a9aca3db71cc30c58179ec3e87c14c01d5c1f3434f1d87");
+  EXPECT_EQ(
+      hex(out),
+      "b11e398dc80327a1c8e7f78c596a49344f012eda2d4efad8a050cc4c19afa97c59045a99cac7827271cb41c65e590e09da32"
+      "75600c2f09b8367793a9aca3db71cc30c58179ec3e87c14c01d5c1f3434f1d87");
 }
 
 TEST(EqualInConstantTime, ComparesBytesAndSizes) {
@@ -115,7 +116,7 @@ TEST(Opener, OpensFramesInOrder) {
   for (const std::size_t size : {0U, 1U, 16U, 64U, 1000U, 100'000U}) {
     const std::string text(size, 'x');
     Frame frame = sealed(sealer, "header", text);
-    if (size > 0) EXPECT_NE(text_of(frame.data), text);
+    EXPECT_EQ(text_of(frame.data) == text, size == 0);
     const Status status = opener.open(frame.header, frame.data, frame.tag);
     ASSERT_TRUE(status.ok()) << status.text();
     EXPECT_EQ(text_of(frame.data), text);
@@ -150,7 +151,9 @@ TEST(Opener, RepeatedReorderedAndDroppedFramesDoNotOpen) {
   Sealer sealer(SealKey{});
   const Frame first = sealed(sealer, "", "first");
   const Frame second = sealed(sealer, "", "second");
-  const auto open = [](Opener& opener, Frame frame) { return opener.open(frame.header, frame.data, frame.tag); };
+  const auto open = [](Opener& opener, Frame frame) {
+    return opener.open(frame.header, frame.data, frame.tag);
+  };
   Opener repeated(SealKey{});
   EXPECT_TRUE(open(repeated, first).ok());
   EXPECT_EQ(open(repeated, first).failure(), Failure::kCorruptFrame);
@@ -166,7 +169,7 @@ TEST(Opener, ACorruptFrameIsTheLastOneAndItsBytesAreWiped) {
   Opener opener(SealKey{});
   const Status status = opener.open(bad.header, bad.data, bad.tag);
   EXPECT_EQ(status.code(), Code::kDisconnected);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Frame 0"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("frame 0"));
   EXPECT_EQ(bad.data, Buffer(4));
   EXPECT_EQ(opener.open(good.header, good.data, good.tag).failure(), Failure::kCorruptFrame);
 }

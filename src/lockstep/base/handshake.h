@@ -9,17 +9,22 @@
 //
 // A proof is HMAC-SHA256(secret, label of the direction | both hellos). Every message has a fixed size and
 // the server keeps less than 256 bytes before the client's proof is right. Keys come from HKDF over the
-// secret and both nonces, one per direction.
+// secret and both hellos (with their nonces), one per direction. A refusal is not authenticated: whoever can
+// write to the connection can also break it.
 //
 // Thread safety: a handshake belongs to one connection and one thread.
-// Does not: keep time (the caller gives the whole exchange 5 s), compare ranks (the caller does, in
-// `decide`).
+// Errors: the first refusal is final; an object serves one exchange.
+// Does not: keep time (the caller gives the whole exchange 5 s), compare ranks (the caller does, in `decide`
+// or with `if_proven`).
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/crypto.h"
@@ -80,10 +85,14 @@ class ClientHandshake {
   Result<SessionKeys> on_verdict(std::span<const std::byte, kVerdictSize> message);
 
  private:
+  Status refused(Verdict verdict) const;
+  Cause cause(Failure failure) const;
+
   HandshakeIdentity identity_;
   Secret secret_;
   std::array<std::byte, kClientHelloSize> hello_{};
   std::array<std::byte, kServerHelloSize> server_hello_{};
+  std::array<std::byte, kProofSize> proof_{};
 };
 
 // What the server learns from a client's hello before anything is proven.
@@ -93,11 +102,13 @@ struct ClientClaim {
   JobHash job{};
   std::uint64_t epoch = 0;
   std::uint32_t rank = 0;
+  bool insecure = false;  // it has no secret of its own
 };
 
 class ServerHandshake {
  public:
   // Judges a claim: the secret of the job it names, or why not. Called once, before anything is proven.
+  // An insecure client and a real secret, or the other way round, end in kWrongSecret without more ado.
   struct Decision {
     Verdict verdict = Verdict::kAccepted;
     std::optional<Secret> secret;  // set if accepted
@@ -111,19 +122,29 @@ class ServerHandshake {
   std::array<std::byte, kServerHelloSize> on_client_hello(
       std::span<const std::byte, kClientHelloSize> message);
   // Takes the client's proof; the answer is to be sent in any case, then the connection is closed unless
-  // accepted.
-  std::array<std::byte, kVerdictSize> on_proof(std::span<const std::byte, kProofSize> message);
+  // accepted() holds. `if_proven` answers a right proof: what the caller can judge only of a client that has
+  // proven itself, as that its rank is here already.
+  std::array<std::byte, kVerdictSize> on_proof(std::span<const std::byte, kProofSize> message,
+                                               Verdict if_proven = Verdict::kAccepted);
 
+  // The verdict so far: kAccepted means that nothing speaks against the client yet.
   Verdict verdict() const { return verdict_; }
+  // The client has proven that it holds the secret, and was let in.
+  bool accepted() const { return accepted_; }
   const ClientClaim& claim() const { return claim_; }
-  // Valid once on_proof() accepted.
+  // For the log line about a client that was refused, or that went away before accepted().
+  std::string refusal_text() const;
+  // Only once accepted().
   SessionKeys keys() const;
 
  private:
+  Verdict judge(std::span<const std::byte, kClientHelloSize> message);
+
   Decide decide_;
   ClientClaim claim_;
   Verdict verdict_ = Verdict::kAccepted;
-  std::optional<Secret> secret_;
+  bool accepted_ = false;
+  std::optional<Secret> secret_;  // of the job that the claim names
   std::array<std::byte, kClientHelloSize> client_hello_{};
   std::array<std::byte, kServerHelloSize> server_hello_{};
 };
