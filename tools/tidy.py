@@ -23,6 +23,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIDY = "clang-tidy-16"
+# A test may look at what it moved from, and need not be fast.
+TEST_CHECKS = "-bugprone-use-after-move,-performance-*"
 
 
 def git(*args):
@@ -86,7 +88,9 @@ def tidy(path, command, build, cache, deadline):
     stamp = key(*command)
     if stamp and (cache / stamp).exists():
         return "cached", ""
-    done = subprocess.run([TIDY, "--quiet", "-p", build, ROOT / path], capture_output=True, text=True, check=False)
+    relaxed = [f"--checks={TEST_CHECKS}"] if path.endswith("_test.cpp") or path.startswith("tests/") else []
+    done = subprocess.run([TIDY, "--quiet", "-p", build, *relaxed, ROOT / path],
+                          capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return "bad", done.stdout + done.stderr
     if stamp:
@@ -112,7 +116,7 @@ def main():
         for verdict, text in pool.map(lambda f: tidy(f, commands[f], build, cache, deadline), files):
             counts[verdict] += 1
             if text:
-                print(text, flush=True)
+                print(re.sub(r"^\d+ warnings generated\.\n", "", text, flags=re.MULTILINE), flush=True)
     print(f"tidy: {len(files)} files: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
     return 1 if counts["bad"] else 0
 
