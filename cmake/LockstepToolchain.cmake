@@ -20,11 +20,14 @@ set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 # Executables that link libtorch live apart from the command, which starts them and never links it.
 set(LOCKSTEP_LIBEXEC_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/libexec/lockstep")
 
-# No object file knows where the tree lies: __FILE__ and source_location read "src/lockstep/base/status.cpp",
-# and a clone at another path finds the same objects in the cache. ccache rewrites paths under its base_dir
-# to relative ones, hence the second map.
+# No object file knows where the tree lies: __FILE__ and source_location read "src/lockstep/base/status.cpp", a
+# debugger started in the source folder finds the sources, and a clone at another path finds the same objects in the
+# cache. ccache rewrites paths under its base_dir to relative ones, hence the second map.
 file(RELATIVE_PATH path_to_source "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}")
-add_compile_options("-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=" "-ffile-prefix-map=${path_to_source}=")
+add_compile_options(
+  "-ffile-prefix-map=${CMAKE_SOURCE_DIR}/="
+  "-ffile-prefix-map=${path_to_source}="
+  "-ffile-prefix-map=${CMAKE_BINARY_DIR}=.")
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

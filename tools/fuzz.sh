@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=$1
 mkdir -p build/fuzz/broken
-# addr2line names the frames where llvm-symbolizer is not installed.
-export ASAN_OPTIONS=allow_addr2line=1 UBSAN_OPTIONS=print_stacktrace=1:allow_addr2line=1
+# addr2line, which is everywhere, names the frames.
+export ASAN_OPTIONS=external_symbolizer_path=$(command -v addr2line) UBSAN_OPTIONS=print_stacktrace=1
 
 run_one() { # name, seeds, seconds
   local name=$1 seeds=$2 seconds=$3
