@@ -1,6 +1,7 @@
 // Addresses, interfaces, listening and connecting: the little that store, launcher and transports share.
 //
-// Thread safety: free functions, any thread. Sockets are made close-on-exec and non-blocking.
+// Thread safety: free functions, any thread. Sockets are made close-on-exec and non-blocking; those that
+// connect have TCP_NODELAY.
 // Does not: bind any address but the one it is given; 0.0.0.0 and :: are bound only when named by the caller.
 #pragma once
 
@@ -8,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,15 +69,15 @@ Result<std::vector<Interface>> interfaces();
 // The local address that the kernel would use to reach `remote` (a connected UDP socket; nothing is sent).
 Result<SocketAddress> local_address_towards(const SocketAddress& remote);
 
-// TCP, SO_REUSEADDR, exact bind. Port 0 picks one. kPortTaken names the port and its owner's pid where
-// visible.
+// TCP, SO_REUSEADDR, exact bind (:: is IPv6 alone). Port 0 picks one. kPortTaken names the port, and its
+// owner's pid where that is visible.
 Result<UniqueFd> listen_on(const SocketAddress& address, int backlog = 1024);
 // Bound with SO_REUSEADDR but not listening: holds a port number so that a child can bind and listen on it.
 Result<UniqueFd> hold_port(const SocketAddress& address);
 Result<SocketAddress> local_address(int socket);
 Result<SocketAddress> peer_address(int socket);
-// Connects, retrying refusals with back-off until the deadline if `retry`. The error names endpoint and
-// reason.
+// Connects. kRetry goes on until the deadline, with back-off, after what passes while a server or its host is
+// still starting: refused, reset, unreachable. The error names endpoint and reason.
 enum class OnRefused : bool { kFail, kRetry };
 Result<UniqueFd> connect_to(const SocketAddress& address, const Deadline& deadline, OnRefused on_refused);
 
