@@ -32,6 +32,12 @@ constexpr std::size_t kMaxKeySize = 1024;
 constexpr std::size_t kMaxValueSize = 8U << 20;
 constexpr Duration kDefaultTimeout = std::chrono::seconds(300);
 
+// What every store can be made with.
+struct StoreOptions {
+  Duration timeout = kDefaultTimeout;  // for a call that is given no deadline
+  const Clock* clock = &Clock::steady();
+};
+
 using When = std::optional<Deadline>;
 using Keys = std::span<const std::string>;
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 
 #include "lockstep/base/clock.h"
 
@@ -14,13 +15,17 @@ class FakeClock final : public Clock {
  public:
   base::TimePoint now() const override { return base::TimePoint(Duration(now_.load())); }
   Duration patience(Duration remaining) const override {
+    ++waits_;
     return std::min<Duration>(remaining, std::chrono::milliseconds(1));
   }
   void advance(Duration duration) { now_ += duration.count(); }
+  // How many waits have begun on its deadlines, each look counted: it grows while someone waits.
+  std::uint64_t waits() const { return waits_; }
 
  private:
   // Not zero, so that "long ago" can be said.
   std::atomic<Duration::rep> now_{Duration(std::chrono::hours(1000)).count()};
+  mutable std::atomic<std::uint64_t> waits_ = 0;
 };
 
 }  // namespace lockstep::testing

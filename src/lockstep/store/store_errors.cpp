@@ -1,0 +1,66 @@
+#include "lockstep/store/store_errors.h"
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::store {
+
+using base::quoted;
+
+namespace {
+
+std::string prefix(std::string_view store) { return store.empty() ? std::string() : cat(store, ": "); }
+
+}  // namespace
+
+Status check_key(std::string_view key) {
+  if (!key.empty() && key.size() <= kMaxKeySize) return {};
+  const Cause cause{.failure = Failure::kLimitExceeded};
+  if (key.empty()) return Status::invalid("a key must not be empty", cause);
+  return Status::invalid(
+      cat("the key ", quoted(key, 40), " has ", key.size(), " bytes; the limit is ", kMaxKeySize), cause);
+}
+
+Status check_keys(Keys keys) {
+  for (const std::string& key : keys) LOCKSTEP_TRY(check_key(key));
+  return {};
+}
+
+Status check_value_size(std::string_view key, std::size_t size) {
+  if (size <= kMaxValueSize) return {};
+  return Status::invalid(cat("the value of ", quoted(key), " would have ", Bytes(size), " (", size,
+                             " bytes); the limit is ", Bytes(kMaxValueSize)),
+                         {.failure = Failure::kLimitExceeded});
+}
+
+std::string keys_text(Keys keys) {
+  constexpr std::size_t kShown = 8;
+  std::string out;
+  for (std::size_t i = 0; i < keys.size() && i < kShown; ++i) {
+    if (i > 0) out += ", ";
+    out += quoted(keys[i]);
+  }
+  if (keys.size() > kShown) out += cat(" and ", keys.size() - kShown, " more");
+  return out;
+}
+
+Status wait_timed_out(std::string_view store, std::string_view op, Keys missing, Duration waited) {
+  return Status::timeout(cat(prefix(store), op, " waited ", waited, " and nobody set ", keys_text(missing)),
+                         {.op = std::string(op)});
+}
+
+Status pop_timed_out(std::string_view store, std::string_view queue, Duration waited) {
+  return Status::timeout(
+      cat(prefix(store), "queue_pop waited ", waited, " and nobody pushed to the queue ", quoted(queue)),
+      {.op = "queue_pop"});
+}
+
+Status queue_is_empty(std::string_view store, std::string_view queue) {
+  return Status::timeout(cat(prefix(store), "the queue ", quoted(queue), " is empty"),
+                         {.failure = Failure::kQueueEmpty, .op = "queue_pop"});
+}
+
+Status out_of_memory(std::string_view what) {
+  return Status::internal(cat("out of memory: ", what), {.failure = Failure::kNoMemory});
+}
+
+}  // namespace lockstep::store
