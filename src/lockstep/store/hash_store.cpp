@@ -19,15 +19,15 @@ struct HashStore::Data {
     if (waiters > 0) changed.notify_all();
   }
 
-  // False if the deadline came first. `ready` is asked with the mutex held.
+  // False if the deadline came first.
   template <typename Ready>
   bool wait_for(const Deadline& deadline, Ready&& ready) LOCKSTEP_REQUIRES(mutex) {
-    if (ready()) return true;
+    if (ready(state)) return true;
     ++waiters;
     bool done = false;
     do {
       const bool in_time = changed.wait_until(mutex, deadline);
-      done = ready();
+      done = ready(state);
       if (!in_time) break;
     } while (!done);
     --waiters;
@@ -37,7 +37,7 @@ struct HashStore::Data {
   Status wait_for_keys(std::string_view op, Keys keys, const Deadline& deadline) LOCKSTEP_REQUIRES(mutex) {
     LOCKSTEP_TRY(check_keys(keys));
     const base::TimePoint start = deadline.clock().now();
-    if (wait_for(deadline, [&]() LOCKSTEP_REQUIRES(mutex) { return state.check(keys); })) return {};
+    if (wait_for(deadline, [&](const KeyValues& now) { return now.check(keys); })) return {};
     return wait_timed_out("HashStore", op, state.missing(keys), deadline.clock().now() - start);
   }
 };
@@ -60,7 +60,7 @@ Result<Buffer> HashStore::get(std::string_view key, When deadline) {
   const base::TimePoint start = until.clock().now();
   Data& data = *data_;
   MutexLock lock(data.mutex);
-  if (!data.wait_for(until, [&]() LOCKSTEP_REQUIRES(data.mutex) { return data.state.contains(key); })) {
+  if (!data.wait_for(until, [&](const KeyValues& now) { return now.contains(key); })) {
     return wait_timed_out(description(), "get", {{std::string(key)}}, until.clock().now() - start);
   }
   return copy_of(*data.state.get(key));
@@ -145,8 +145,8 @@ Result<Buffer> HashStore::queue_pop(std::string_view queue, OnEmpty on_empty, Wh
   std::optional<Buffer> value = data.state.queue_pop(queue);
   if (!value && on_empty == OnEmpty::kFail) return queue_is_empty(description(), queue);
   if (!value) {
-    data.wait_for(until, [&]() LOCKSTEP_REQUIRES(data.mutex) {
-      value = data.state.queue_pop(queue);
+    data.wait_for(until, [&](KeyValues& now) {
+      value = now.queue_pop(queue);
       return value.has_value();
     });
   }

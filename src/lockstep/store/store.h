@@ -88,8 +88,9 @@ class Store {
   virtual std::string description() const = 0;
 };
 
-// Returns once `size` callers have come to `key`; may be used again with the same key. The error names how
-// many have come.
+// Returns once `size` callers have come to `key`. The same callers may come again, to the same key, as often
+// as they like. A timeout says how many have come; after it the key is spent, because those who came still
+// count. Leaves the keys `key` and `key`/<round> behind.
 Status barrier(Store& store, std::string_view key, WorldSize size, When deadline = {});
 
 }  // namespace lockstep::store

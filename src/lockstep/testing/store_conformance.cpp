@@ -25,11 +25,6 @@ using Names = std::vector<std::string>;
 using OnEmpty = Store::OnEmpty;
 constexpr Duration kPatience = std::chrono::seconds(60);  // ends a test that hangs
 
-MATCHER_P(HoldsText, text, "holds the text " + ::testing::PrintToString(text)) {
-  return text_of(arg) == std::string_view(text);
-}
-auto holds(std::string_view text) { return IsOkAnd(HoldsText(std::string(text))); }
-
 }  // namespace
 
 void run_threads(int count, const std::function<void(int)>& body) {

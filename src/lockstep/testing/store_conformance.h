@@ -11,6 +11,7 @@
 //   LOCKSTEP_STORE_CONFORMANCE(HashStore, HashStores);
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -22,6 +23,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/store/store.h"
 #include "lockstep/testing/fake_clock.h"
+#include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::testing {
 
@@ -64,6 +66,13 @@ class StoreWaitConformance : public ::testing::TestWithParam<MakeStoreFamily> {
   Store& store_;
   Store& fake_store_;  // its timeout is five seconds
 };
+
+// Bytes that are this text.
+MATCHER_P(HoldsText, text, "holds the text " + ::testing::PrintToString(text)) {
+  return text_of(arg) == std::string_view(text);
+}
+// A Result with such bytes.
+inline auto holds(std::string_view text) { return IsOkAnd(HoldsText(std::string(text))); }
 
 // Runs `body(0)` .. `body(count - 1)`, each on a thread of its own, all let go at once; returns when all
 // have.

@@ -24,11 +24,6 @@ namespace {
 using Names = std::vector<std::string>;
 using OnEmpty = Store::OnEmpty;
 
-MATCHER_P(HoldsText, text, "holds the text " + ::testing::PrintToString(text)) {
-  return text_of(arg) == std::string_view(text);
-}
-auto holds(std::string_view text) { return IsOkAnd(HoldsText(std::string(text))); }
-
 }  // namespace
 
 MakeStoreFamily for_waits(MakeStoreFamily make) { return make; }
