@@ -88,7 +88,10 @@ install_packages() {
   local log=$state/apt.log
   say "installing $# Debian packages (log: $log)"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "apt-get update failed"; }
+  if [ ! -e $state/apt_updated ] || [ -n "$(find $state/apt_updated -mmin +60)" ]; then
+    apt-get update -qq >>"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "apt-get update failed"; }
+    touch $state/apt_updated
+  fi
   if ! apt-get install --no-install-recommends -y "$@" 2>&1 | tee -a "$log" \
     | awk -v wanted=" $* " '$1 == "Setting" { sub(":.*", "", $3); if (index(wanted, " " $3 " ")) { print "setup:   " $3 " " $4; fflush() } }'
   then
