@@ -1,0 +1,117 @@
+#include "lockstep/store/tcp_connect.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "lockstep/base/net.h"
+#include "lockstep/base/text.h"
+#include "lockstep/store/tcp_local.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(5);
+constexpr Duration kLongestPause = std::chrono::milliseconds(250);
+// The server gives up after 5 s; a client that waits a little longer hears why.
+constexpr Duration kHandshakeTime = std::chrono::seconds(6);
+// One address of several must not use up the time of the others.
+constexpr Duration kTimePerAddress = std::chrono::seconds(5);
+
+// Answers come at once or the network is asked whether the server's host is still there.
+void watch_connection(int socket) {
+  const auto set = [socket](int level, int option, int value) {
+    setsockopt(socket, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+Result<base::SessionKeys> shake_hands(int socket, const TcpStoreOptions& options, const Deadline& deadline) {
+  const std::string what = cat("The handshake with the store at ", options.endpoint.text());
+  const std::uint32_t rank = options.rank ? static_cast<std::uint32_t>(options.rank->value) : base::kNoRank;
+  base::ClientHandshake handshake(
+      {.role = base::Role::kStore, .job_id = options.job_id, .epoch = options.epoch, .rank = rank},
+      options.secret);
+  LOCKSTEP_TRY(base::send_all(socket, handshake.hello(), deadline, what));
+  std::array<std::byte, base::kServerHelloSize> hello{};
+  LOCKSTEP_TRY(base::recv_all(socket, hello, deadline, what));
+  LOCKSTEP_ASSIGN(const auto proof, handshake.on_server_hello(hello));
+  LOCKSTEP_TRY(base::send_all(socket, proof, deadline, what));
+  std::array<std::byte, base::kVerdictSize> verdict{};
+  LOCKSTEP_TRY(base::recv_all(socket, verdict, deadline, what));
+  return handshake.on_verdict(verdict);
+}
+
+// Nothing if there is no server of ours behind the local socket; TCP will tell more.
+std::optional<base::UniqueFd> try_local(const base::SocketAddress& address, const TcpStoreOptions& options) {
+  if (options.local_socket == LocalSocket::kOff || !is_own_address(address)) return std::nullopt;
+  auto socket =
+      connect_local(local_socket_name(address.port(), base::job_hash(options.job_id), options.epoch));
+  if (!socket.ok()) return std::nullopt;
+  const auto peer = local_peer(socket->get());
+  if (!peer.ok() || !peer->trusted()) return std::nullopt;
+  return std::move(socket).value();
+}
+
+Result<Connected> try_address(const base::SocketAddress& address, const TcpStoreOptions& options,
+                              const Deadline& deadline) {
+  Connected connected;
+  if (auto local = try_local(address, options)) {
+    connected.socket = std::move(*local);
+    connected.local = LocalSocket::kOn;
+  } else {
+    LOCKSTEP_ASSIGN(connected.socket,
+                    base::connect_to(address, deadline.at_most(kTimePerAddress), base::OnRefused::kFail));
+    watch_connection(connected.socket.get());
+  }
+  LOCKSTEP_ASSIGN(connected.keys,
+                  shake_hands(connected.socket.get(), options, deadline.at_most(kHandshakeTime)));
+  return connected;
+}
+
+// What another try may mend: nobody there yet, no room, no answer.
+bool may_pass(const Status& status) {
+  return status.code() == Code::kDisconnected || status.code() == Code::kTimeout ||
+         status.failure() == Failure::kLimitExceeded;
+}
+
+Status gave_up(const TcpStoreOptions& options, const Status& last, Duration waited) {
+  return Status(
+      Code::kTimeout,
+      cat("No connection to the store at ", options.endpoint.text(), " in ", waited, ": ", last.message()),
+      {.op = "connect", .host = options.endpoint.text()});
+}
+
+}  // namespace
+
+Result<Connected> connect_to_server(const TcpStoreOptions& options, const Deadline& deadline) {
+  const base::TimePoint start = deadline.clock().now();
+  Duration pause = kFirstPause;
+  while (true) {
+    Status last;
+    auto addresses = base::resolve(options.endpoint, deadline);
+    if (!addresses.ok()) return addresses.status();
+    for (const base::SocketAddress& address : *addresses) {
+      auto connected = try_address(address, options, deadline);
+      if (connected.ok()) return connected;
+      if (!may_pass(connected.status())) {
+        return connected.status().with_prefix(cat("TcpStore ", options.endpoint.text(), ": "));
+      }
+      last = connected.status();
+    }
+    if (deadline.expired()) return gave_up(options, last, deadline.clock().now() - start);
+    std::this_thread::sleep_for(deadline.clock().patience(std::min(pause, deadline.remaining())));
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+}  // namespace lockstep::store

@@ -1,0 +1,90 @@
+#include "lockstep/store/tcp_listener.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "lockstep/base/net.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/text.h"
+#include "lockstep/store/tcp_local.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr Logger kLog("store");
+constexpr int kAcceptsPerTurn = 16;
+constexpr auto kRest = std::chrono::milliseconds(100);
+
+// Errors that concern one connection which is gone already, not the listening socket.
+bool is_of_the_connection(int error) {
+  return error == ECONNABORTED || error == EINTR || error == EPROTO || error == EPERM || error == ENETDOWN ||
+         error == EHOSTUNREACH || error == ENETUNREACH || error == ENOPROTOOPT || error == EHOSTDOWN;
+}
+
+}  // namespace
+
+Listener::Listener(asio::io_context& loop, base::UniqueFd socket, Greeter& greeter,
+                   base::RateLimit& log_limit, std::string name)
+    : socket_(loop, socket.get()),
+      fork_guard_(socket.get()),
+      rest_(loop),
+      greeter_(greeter),
+      log_limit_(log_limit),
+      name_(std::move(name)) {
+  static_cast<void>(socket.release());  // socket_ owns it now
+}
+
+void Listener::wait_on_loop() {
+  if (waiting_) return;
+  waiting_ = true;
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const asio::error_code& error) {
+    if (error) return;  // closed: the server is going
+    waiting_ = false;
+    accept_on_loop();
+  });
+}
+
+void Listener::accept_on_loop() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    if (greeter_.full()) return;  // it calls again when it has room
+    sockaddr_storage storage{};
+    socklen_t size = sizeof(storage);
+    base::UniqueFd socket(accept4(socket_.native_handle(), reinterpret_cast<sockaddr*>(&storage), &size,
+                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+      if (is_of_the_connection(errno)) continue;
+      return rest_on_loop(errno);
+    }
+    if (storage.ss_family == AF_UNIX) {
+      const auto peer = local_peer(socket.get());
+      if (!peer.ok()) continue;
+      const PeerName name{.host = peer->text(), .text = peer->text()};
+      if (!peer->trusted()) {
+        greeter_.log_rejection(name, "it belongs to another user");
+        continue;
+      }
+      greeter_.greet_on_loop(std::move(socket), name);
+    } else {
+      const base::SocketAddress address(reinterpret_cast<const sockaddr*>(&storage), size);
+      greeter_.greet_on_loop(std::move(socket), {.host = address.host(), .text = address.text()});
+    }
+  }
+  wait_on_loop();
+}
+
+void Listener::rest_on_loop(int error) {
+  if (log_limit_.allow(cat("accept on ", name_))) {
+    kLog.warn(
+        Status::from_errno(cat("store ", name_, ": no connection can be accepted for now"), error).message());
+  }
+  rest_.expires_after(kRest);
+  rest_.async_wait([this](const asio::error_code& stopped) {
+    if (!stopped) accept_on_loop();
+  });
+}
+
+}  // namespace lockstep::store

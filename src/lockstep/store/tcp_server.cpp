@@ -1,0 +1,272 @@
+#include "lockstep/store/tcp_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+#include <future>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/fork_guard.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/store/tcp_greeter.h"
+#include "lockstep/store/tcp_listener.h"
+#include "lockstep/store/tcp_local.h"
+#include "lockstep/store/tcp_session.h"
+#include "lockstep/store/tcp_tenant.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr Logger kLog("store");
+constexpr auto kLogPeriod = std::chrono::minutes(1);
+
+// A host that vanished without a word is noticed after a minute, so that its place is free again.
+void watch_connection(int socket) {
+  const auto set = [socket](int level, int option, int value) {
+    return setsockopt(socket, level, option, &value, sizeof(value)) == 0;
+  };
+  if (!set(IPPROTO_TCP, TCP_NODELAY, 1)) return;  // a local socket
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+Status check_secret(const TenantOptions& tenant, const base::SocketAddress& address, OpenToAll open_to_all) {
+  if (address.is_loopback() || !tenant.secret.is_insecure() || open_to_all == OpenToAll::kAllow) return {};
+  return Status::invalid(
+      cat("A store on ", address.text(), " for job ", base::quoted(tenant.job_id),
+          " would be open to everyone who reaches that address: the job has no secret. Make one with "
+          "`lockstep "
+          "secret FILE` and set LOCKSTEP_SECRET_FILE=FILE on every host, or say `insecure` to do without."),
+      {.failure = Failure::kNoSecret});
+}
+
+Result<base::UniqueFd> listening_socket(TcpServerOptions& options) {
+  if (options.listening) return std::move(options.listening);
+  LOCKSTEP_ASSIGN(const auto address, base::SocketAddress::parse(options.bind_host, options.port));
+  return base::listen_on(address);
+}
+
+}  // namespace
+
+class TcpStoreServer::Impl {
+ public:
+  Impl(base::UniqueFd socket, const base::SocketAddress& address, const TcpServerOptions& options,
+       const Clock& clock)
+      : address_(address),
+        open_to_all_(options.open_to_all),
+        local_socket_(options.local_socket),
+        clock_(clock),
+        log_limit_(kLogPeriod, clock),
+        greeter_limits_{.unproven = options.max_unproven, .handshake = options.handshake_timeout},
+        fork_generation_(base::fork_generation()),
+        session_context_{.loop = loop_,
+                         .outbound = outbound_,
+                         .sessions = sessions_,
+                         .max_send_queue = options.max_send_queue.value,
+                         .after_turn = [this] { arm_timer_on_loop(); }},
+        deadline_timer_(loop_) {
+    add_listener(std::move(socket), address_.text());
+  }
+
+  void run() {
+    thread_ = std::thread([this] {
+      loop_.run();
+      shut_down_on_loop();
+    });
+  }
+  void stop() { loop_.stop(); }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+  bool in_forked_child() const { return base::fork_generation() != fork_generation_; }
+
+  Status add_tenant_from_outside(const TenantOptions& options) {
+    // Shared with the handler, which a loop that is being stopped may run late or never.
+    auto promise = std::make_shared<std::promise<Status>>();
+    std::future<Status> added = promise->get_future();
+    asio::post(loop_, [this, promise, options] { promise->set_value(add_tenant_on_loop(options)); });
+    while (added.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready) {
+      if (loop_.stopped())
+        return Status::aborted("The store's server is closed.", {.failure = Failure::kClosed});
+    }
+    return added.get();
+  }
+
+  Status add_tenant_on_loop(const TenantOptions& options) {
+    LOCKSTEP_TRY(check_secret(options, address_, open_to_all_));
+    auto tenant = std::make_unique<Tenant>(options, clock_);
+    for (const auto& other : tenants_) {
+      if (other->job() == tenant->job() && other->epoch() == tenant->epoch()) {
+        return Status::invalid(cat("The store at ", address_.text(), " serves job ",
+                                   base::quoted(options.job_id), ", epoch ", options.epoch, " already."));
+      }
+    }
+    if (local_socket_ == LocalSocket::kOn) {
+      const std::string name = local_socket_name(address_.port(), tenant->job(), tenant->epoch());
+      auto socket = listen_local(name);
+      if (socket.ok()) {
+        add_listener(std::move(socket).value(), name);
+      } else {
+        kLog.info(cat(socket.status().message(), "; clients on this host use TCP."));
+      }
+    }
+    tenants_.push_back(std::move(tenant));
+    return {};
+  }
+
+  const base::SocketAddress& address() const { return address_; }
+
+ private:
+  // A listening socket with its own places for those who are not known yet, so that strangers on the network
+  // take none from this user's processes on this host.
+  struct Door {
+    std::unique_ptr<Greeter> greeter;
+    std::unique_ptr<Listener> listener;
+  };
+
+  void add_listener(base::UniqueFd socket, std::string name) {
+    auto door = std::make_unique<Door>();
+    Door& made = *door;
+    made.greeter = std::make_unique<Greeter>(
+        loop_, clock_, log_limit_, greeter_limits_,
+        Greeter::Callbacks{
+            .decide = [this](const base::ClientClaim& claim) { return decide_on_loop(claim); },
+            .judge_proven = [this](const base::ClientClaim& claim) { return judge_proven_on_loop(claim); },
+            .admit = [this](Guest guest) { admit_on_loop(std::move(guest)); },
+            .has_room = [&made] { made.listener->accept_on_loop(); }});
+    made.listener =
+        std::make_unique<Listener>(loop_, std::move(socket), *made.greeter, log_limit_, std::move(name));
+    doors_.push_back(std::move(door));
+    asio::post(loop_, [&made] { made.listener->accept_on_loop(); });
+  }
+
+  Tenant* find_on_loop(const base::ClientClaim& claim) {
+    for (const auto& tenant : tenants_) {
+      if (tenant->job() == claim.job && tenant->epoch() == claim.epoch) return tenant.get();
+    }
+    return nullptr;
+  }
+
+  base::ServerHandshake::Decision decide_on_loop(const base::ClientClaim& claim) {
+    if (claim.role != base::Role::kStore) return {.verdict = base::Verdict::kWrongRole, .secret = {}};
+    if (const Tenant* tenant = find_on_loop(claim)) return {.secret = tenant->secret()};
+    for (const auto& tenant : tenants_) {
+      if (tenant->job() == claim.job) return {.verdict = base::Verdict::kWrongEpoch, .secret = {}};
+    }
+    return {.verdict = base::Verdict::kWrongJob, .secret = {}};
+  }
+
+  base::Verdict judge_proven_on_loop(const base::ClientClaim& claim) {
+    const Tenant& tenant = *find_on_loop(claim);
+    return tenant.connections() < tenant.max_connections() ? base::Verdict::kAccepted
+                                                           : base::Verdict::kTooMany;
+  }
+
+  void admit_on_loop(Guest guest) {
+    Tenant& tenant = *find_on_loop(guest.claim);
+    watch_connection(guest.socket.get());
+    kLog.debug(cat("store: ", guest.peer.text, " is here, connection ", tenant.connections() + 1));
+    std::make_shared<Session>(session_context_, tenant, std::move(guest))->start_on_loop();
+  }
+
+  // After the loop has ended, on its thread. What still waits is never called any more, and goes with the
+  // loop.
+  void shut_down_on_loop() {
+    deadline_timer_.cancel();
+    doors_.clear();
+    outbound_.clear();
+    for (Session* session : sessions_) session->close_on_loop();
+  }
+
+  // One timer for the earliest deadline of all. It is only ever moved forward: an early ring finds nothing to
+  // do, which is cheaper than a system call for every request that waits.
+  void arm_timer_on_loop() {
+    std::optional<base::TimePoint> next;
+    for (const auto& tenant : tenants_) {
+      const auto deadline = tenant->next_deadline();
+      if (deadline && (!next || *deadline < *next)) next = deadline;
+    }
+    if (!next || (armed_for_ && *armed_for_ <= *next)) return;
+    armed_for_ = next;
+    deadline_timer_.expires_after(clock_.patience(std::max(*next - clock_.now(), Duration::zero())));
+    deadline_timer_.async_wait([this](const asio::error_code& moved) {
+      if (moved) return;
+      armed_for_.reset();
+      for (const auto& tenant : tenants_) tenant->expire();
+      outbound_.flush_on_loop();
+      arm_timer_on_loop();
+    });
+  }
+
+  const base::SocketAddress address_;
+  const OpenToAll open_to_all_;
+  const LocalSocket local_socket_;
+  const Clock& clock_;
+  base::RateLimit log_limit_;
+  const Greeter::Limits greeter_limits_;
+  const std::uint64_t fork_generation_;
+  // Above the loop: what its handlers still need when they are destroyed with it.
+  std::vector<std::unique_ptr<Tenant>> tenants_;
+  Outbound outbound_;
+  std::unordered_set<Session*> sessions_;
+  const Session::Context session_context_;
+  asio::io_context loop_{1};
+  std::vector<std::unique_ptr<Door>> doors_;
+  asio::steady_timer deadline_timer_;
+  std::optional<base::TimePoint> armed_for_;
+  std::thread thread_;
+};
+
+Result<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(TcpServerOptions options, const Clock& clock) {
+  LOCKSTEP_ASSIGN(auto socket, listening_socket(options));
+  LOCKSTEP_ASSIGN(const auto address, base::local_address(socket.get()));
+  auto impl = std::make_unique<Impl>(std::move(socket), address, options, clock);
+  for (const TenantOptions& tenant : options.tenants) LOCKSTEP_TRY(impl->add_tenant_on_loop(tenant));
+  impl->run();
+  return std::unique_ptr<TcpStoreServer>(new TcpStoreServer(std::move(impl)));
+}
+
+TcpStoreServer::TcpStoreServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+TcpStoreServer::~TcpStoreServer() {
+  if (impl_->in_forked_child()) {
+    // The thread is not in this process, and the loop's epoll set is shared with the parent: both are left.
+    static_cast<void>(impl_.release());
+    return;
+  }
+  impl_->stop();
+  impl_->join();
+}
+
+Status TcpStoreServer::add_tenant(const TenantOptions& tenant) {
+  if (impl_->in_forked_child()) {
+    return Status::invalid(
+        cat("The store at ", address().text(), " is served by the parent of this process."),
+        {.failure = Failure::kForked});
+  }
+  return impl_->add_tenant_from_outside(tenant);
+}
+
+const base::SocketAddress& TcpStoreServer::address() const { return impl_->address(); }
+
+base::Endpoint TcpStoreServer::endpoint() const {
+  const base::SocketAddress& bound = address();
+  if (!bound.is_any()) return {.host = bound.host(), .port = bound.port()};
+  return {.host = bound.family() == AF_INET6 ? "::1" : "127.0.0.1", .port = bound.port()};
+}
+
+void TcpStoreServer::close() {
+  if (!impl_->in_forked_child()) impl_->stop();
+}
+
+}  // namespace lockstep::store
