@@ -1,0 +1,24 @@
+// The doctor's probes of the network. judge_* are pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/net.h"
+#include "lockstep/base/status.h"
+#include "lockstep/launch/doctor.h"
+
+namespace lockstep::launch {
+
+// `named` are those of LOCKSTEP_SOCKET_IFNAME, if any.
+Finding judge_interfaces(const std::vector<base::Interface>& interfaces,
+                         const std::vector<std::string>& named);
+Finding check_interfaces(const Result<Environment>& environment);
+
+// How this host would reach `master` ("host" or "host:port"), and by which of its interfaces. Nothing is sent
+// to the master; its name may be looked up.
+Finding check_master(const std::string& master, const Deadline& deadline);
+
+}  // namespace lockstep::launch
