@@ -1,0 +1,170 @@
+"""The docs and the tree agree: every relative link leads to a file (and to a heading there), and every option of
+`lockstep` that the docs name exists.
+
+    docs_test.py COMMAND [unittest arguments]      COMMAND is the `lockstep` program
+"""
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = ""
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+(?:\([^()]*\))?)(?:\s+\"[^\"]*\")?\)")
+REFERENCE = re.compile(r"^\[[^\]]+\]:\s+(\S+)", re.MULTILINE)
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+CODE_SPAN = re.compile(r"`([^`\n]+)`")
+
+
+def documents(root):
+    """The Markdown files of the tree, without what is built or downloaded into it."""
+    for path in sorted(root.rglob("*.md")):
+        folders = path.relative_to(root).parts[:-1]
+        if not any(name.startswith((".", "build")) for name in folders):
+            yield path
+
+
+def anchors(text):
+    """The names that GitHub gives to the headings of a document."""
+    names = set()
+    for heading in re.findall(r"^#+\s+(.*?)\s*#*$", FENCE.sub("", text), re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).replace(" ", "-")
+        count = sum(1 for other in names if re.fullmatch(re.escape(name) + r"(-\d+)?", other))
+        names.add(f"{name}-{count}" if count else name)
+    return names
+
+
+def broken_links(document):
+    """Each link of the document that leads nowhere, with why."""
+    text = document.read_text(encoding="utf-8")
+    prose = CODE_SPAN.sub("", FENCE.sub("", text))
+    for target in LINK.findall(prose) + REFERENCE.findall(prose):
+        if re.match(r"[a-z][a-z0-9+.-]*:", target):
+            continue  # http, mailto: not ours to check
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path) if path else document
+        if not file.exists():
+            yield f"{target}: there is no such file"
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8")):
+            yield f"{target}: there is no such heading"
+
+
+def code_lines(text):
+    """Every line of code and every code span of a document; lines that end in a backslash are joined."""
+    for fence in FENCE.finditer(text):
+        yield from fence.group(0).replace("\\\n", " ").splitlines()[1:-1]
+    yield from CODE_SPAN.findall(FENCE.sub("", text))
+
+
+def named_options(line):
+    """(words of the command, options) that a line of code names; an option on its own has no command."""
+    line = line.split(" #")[0]
+    try:
+        tokens = shlex.split(line)
+    except ValueError:
+        tokens = line.split()
+    if tokens and tokens[0].startswith("--"):
+        return [], [tokens[0]]
+    starts = [i for i, token in enumerate(tokens) if token.rsplit("/")[-1] == "lockstep"]
+    if not starts:
+        return [], []
+    command, options = [], []
+    for token in tokens[starts[0] + 1:]:
+        if token in ("|", ";", "&&", "--") or token.startswith("./") or token.endswith(".py"):
+            break  # the program that is run, and its own options
+        if token.startswith("--"):
+            options.append(token)
+        elif not options and re.fullmatch(r"[a-z]+", token):
+            command.append(token)
+    return command, options
+
+
+def plain(option):
+    return re.match(r"--[a-z0-9-]+", option).group(0)
+
+
+class Tree:
+    """The options of every command, by its words."""
+
+    def __init__(self, command):
+        self.command = command
+        self.options = {}
+        self.walk([])
+
+    def words(self, typed):
+        answer = subprocess.run([self.command, "completion", "words"], input="".join(w + "\0" for w in typed),
+                                capture_output=True, text=True, timeout=60, check=True)
+        return [line.split("\t")[0] for line in answer.stdout.splitlines()]
+
+    def walk(self, path):
+        self.options[tuple(path)] = set(self.words([*path, "--"]))
+        for name in self.words([*path, ""]):
+            self.walk([*path, name])
+
+    def unknown(self, text):
+        """What the text names that does not exist."""
+        everything = set().union(*self.options.values())
+        for line in code_lines(text):
+            command, options = named_options(line)
+            while command and tuple(command) not in self.options:
+                command = command[:-1]
+            known = self.options[tuple(command)] if command else everything
+            for option in options:
+                if plain(option) not in known:
+                    yield f"{' '.join(['lockstep', *command])} {option}"
+
+
+class CheckersCanFail(unittest.TestCase):
+    def broken(self, text):
+        with tempfile.TemporaryDirectory() as folder:
+            document = pathlib.Path(folder, "a.md")
+            document.write_text(text, encoding="utf-8")
+            pathlib.Path(folder, "b.md").write_text("# One Two\n## It's `x`!\n", encoding="utf-8")
+            return list(broken_links(document))
+
+    def test_a_link_to_a_file_or_heading_that_is_not_there(self):
+        self.assertEqual(self.broken("[x](c.md)"), ["c.md: there is no such file"])
+        self.assertEqual(self.broken("[x](b.md#three)"), ["b.md#three: there is no such heading"])
+        self.assertEqual(self.broken("[x]: c.md"), ["c.md: there is no such file"])
+        self.assertEqual(self.broken("[x](#nowhere)"), ["#nowhere: there is no such heading"])
+
+    def test_good_links_and_code_are_left_alone(self):
+        self.assertEqual(self.broken("[x](b.md) [y](b.md#one-two) [z](b.md#its-x) [w](https://a.b/c.md)"), [])
+        self.assertEqual(self.broken("`[x](c.md)`\n```\n[x](c.md)\n```\n"), [])
+
+    def test_options_are_read_from_code(self):
+        self.assertEqual(named_options("lockstep run --nproc 4 ./train --epochs 3"), (["run"], ["--nproc"]))
+        self.assertEqual(named_options("srun --ntasks 4 build/bin/lockstep run --tee 3 x.py --lr 1"),
+                         (["run"], ["--tee"]))
+        self.assertEqual(named_options("--nproc auto|N"), ([], ["--nproc"]))
+        self.assertEqual(named_options("torchrun --nproc-per-node 4 x.py"), ([], []))
+
+    def test_an_option_that_does_not_exist(self):
+        tree = Tree(COMMAND)
+        self.assertEqual(list(tree.unknown("`lockstep doctor --jsno`")), ["lockstep doctor --jsno"])
+        self.assertEqual(list(tree.unknown("`--frobnicate`")), ["lockstep --frobnicate"])
+        self.assertEqual(list(tree.unknown("```\nlockstep doctor \\\n  --json\n```\n")), [])
+
+
+class Docs(unittest.TestCase):
+    def test_every_relative_link_leads_somewhere(self):
+        broken = [f"{document.relative_to(ROOT)}: {why}" for document in documents(ROOT)
+                  for why in broken_links(document)]
+        self.assertEqual(broken, [])
+
+    def test_every_option_of_lockstep_exists(self):
+        tree = Tree(COMMAND)
+        unknown = [f"{document.relative_to(ROOT)}: {option}" for document in documents(ROOT)
+                   for option in tree.unknown(document.read_text(encoding="utf-8"))
+                   if document.name in ("launching.md", "README.md", "CONTRIBUTING.md")]
+        self.assertEqual(unknown, [])
+
+
+if __name__ == "__main__":
+    COMMAND = sys.argv.pop(1)
+    unittest.main()

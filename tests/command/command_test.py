@@ -1,0 +1,183 @@
+"""The `lockstep` command as a person meets it: real processes, real shells.
+
+    command_test.py COMMAND [unittest arguments]
+
+COMMAND is the program to test. LOCKSTEP_START_MS is the most that starting it may take (default 50).
+"""
+
+import json
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+COMMAND = ""
+
+
+def run(*arguments, env=None, **options):
+    environment = {**os.environ, **(env or {})}
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=60, env=environment,
+                          **options)
+
+
+def words(*typed):
+    """What completion offers when the last of `typed` is being typed."""
+    answer = run("completion", "words", input="".join(word + "\0" for word in typed))
+    return [line.split("\t")[0] for line in answer.stdout.splitlines()]
+
+
+def commands(*path):
+    """Every command below `path`, as lists of words."""
+    out = []
+    for name in words(*path, ""):
+        out += [[*path, name], *commands(*path, name)]
+    return out
+
+
+class Help(unittest.TestCase):
+    def test_alone_it_prints_its_help(self):
+        result = run()
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(result.stdout, run("--help").stdout)
+        for name in words(""):
+            self.assertIn(name, result.stdout)
+
+    def test_every_command_has_help_and_every_option_a_description(self):
+        everything = commands()
+        self.assertIn(["doctor"], everything)
+        self.assertIn(["completion", "bash"], everything)
+        for command in everything:
+            result = run(*command, "--help")
+            self.assertEqual((result.returncode, result.stderr), (0, ""), command)
+            self.assertIn("Usage: lockstep " + " ".join(command), result.stdout)
+            offered = run("completion", "words", input="".join(word + "\0" for word in [*command, "--"]))
+            for line in offered.stdout.splitlines():
+                option, description = line.split("\t")
+                self.assertTrue(description, f"{command} {option} has no description")
+                self.assertIn(option, result.stdout)
+
+    def test_a_mistake_is_one_sentence_a_hint_and_status_2(self):
+        for arguments, sentence, hint in [
+            (["docter"], "lockstep: there is no command \"docter\"; did you mean 'doctor'?", "lockstep --help"),
+            (["doctor", "--jsno"], "lockstep doctor: there is no option \"--jsno\"; did you mean '--json'?",
+             "lockstep doctor --help"),
+            (["doctor", "--timeout", "soon"],
+             "lockstep doctor: --timeout \"soon\" is not a duration such as 10s.", "lockstep doctor --help"),
+            (["secret"], "lockstep secret: FILE is required.", "lockstep secret --help"),
+            (["secret", "a", "b"], "lockstep secret: the argument \"b\" was not expected.", "lockstep secret --help"),
+        ]:
+            result = run(*arguments)
+            self.assertEqual(result.stderr.splitlines(), [sentence, f"Try '{hint}'."])
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+
+
+class Version(unittest.TestCase):
+    def test_says_what_it_is_made_of(self):
+        result = run("--version")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        for line in [r"lockstep \d+\.\d+\.\d+", r"wire version +\d+", r"build +\w+, \S+ \d+.*", r"OpenSSL +3\..*",
+                     r"hwloc +2\..*", r"torch helpers +\S.*"]:
+            self.assertRegex(result.stdout, re.compile(f"^{line}$", re.MULTILINE))
+
+    def test_works_whatever_the_environment_holds(self):
+        self.assertEqual(run("--version", env={"RANK": "first", "LOCKSTEP_LOG": "?"}).returncode, 0)
+
+    def test_starts_in_milliseconds(self):
+        best = min(self.seconds() for _ in range(20))
+        limit = float(os.environ.get("LOCKSTEP_START_MS", "50")) / 1e3
+        self.assertLess(best, limit)
+
+    @staticmethod
+    def seconds():
+        start = time.monotonic()
+        subprocess.run([COMMAND, "--version"], stdout=subprocess.DEVNULL, check=True, timeout=60)
+        return time.monotonic() - start
+
+
+class Secret(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name, "it's secret")
+
+    def test_is_for_its_owner_alone_and_never_shown(self):
+        result = run("secret", str(self.path))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(stat.S_IMODE(self.path.stat().st_mode), 0o600)
+        text = self.path.read_text().strip()
+        self.assertRegex(text, r"^[0-9a-f]{64}$")
+        self.assertNotIn(text, result.stdout + result.stderr)
+
+    def test_its_output_can_be_evaluated_by_a_shell(self):
+        script = '''eval "$("$1" secret "$2" 2>/dev/null)" && cat "$LOCKSTEP_SECRET_FILE"'''
+        shell = subprocess.run(["sh", "-c", script, "sh", COMMAND, self.path], capture_output=True, timeout=60)
+        self.assertEqual(shell.stdout, self.path.read_bytes())
+
+    def test_two_are_never_equal_and_none_is_overwritten(self):
+        run("secret", str(self.path))
+        first = self.path.read_text()
+        again = run("secret", str(self.path))
+        self.assertNotEqual(again.returncode, 0)
+        self.assertIn(str(self.path), again.stderr)
+        self.assertEqual(self.path.read_text(), first)
+        self.path.unlink()
+        run("secret", str(self.path))
+        self.assertNotEqual(self.path.read_text(), first)
+
+
+class Doctor(unittest.TestCase):
+    # `false` stands for an interpreter: importing torch would take longer than all of this.
+    def test_json_is_for_programs(self):
+        result = run("doctor", "--json", "--master", "127.0.0.1", "--python", "false")
+        report = json.loads(result.stdout)
+        self.assertEqual(result.returncode, 1 if report["status"] == "unusable" else 0)
+        checks = {check["topic"]: check for check in report["checks"]}
+        self.assertEqual(checks["shared memory"]["status"], "ok")
+        self.assertEqual(checks["master"]["facts"]["interface"], "lo")
+        self.assertEqual(checks["torch"]["status"], "warning")
+        self.assertGreater(checks["cores"]["facts"]["usable"], 0)
+        self.assertEqual(checks["lockstep"]["facts"]["wire_version"], 1)
+
+    def test_without_a_terminal_there_are_no_colours(self):
+        result = run("doctor", "--python", "false")
+        self.assertNotIn("\033", result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^ok +shared memory ")
+        self.assertRegex(result.stdout, r"(?m)^warning +torch ")
+
+    def test_something_unusable_is_status_1(self):
+        result = run("doctor", "--python", "false", env={"RANK": "first"})
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"(?m)^unusable +environment .*RANK")
+
+    def test_on_a_terminal_there_are_colours_unless_refused(self):
+        self.assertIn(b"\033[32mok", self.on_terminal({}))
+        self.assertNotIn(b"\033[", self.on_terminal({"NO_COLOR": "1"}))
+
+    @staticmethod
+    def on_terminal(env):
+        ours, theirs = os.openpty()
+        environment = {**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, **env}
+        child = subprocess.Popen([COMMAND, "doctor", "--python", "false"], stdout=theirs, env=environment)
+        os.close(theirs)
+        output = b""
+        while True:
+            try:
+                chunk = os.read(ours, 4096)
+            except OSError:  # EIO: the other side is closed
+                chunk = b""
+            if not chunk:
+                break
+            output += chunk
+        child.wait(timeout=60)
+        os.close(ours)
+        return output
+
+
+if __name__ == "__main__":
+    COMMAND = sys.argv.pop(1)
+    unittest.main()

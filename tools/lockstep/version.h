@@ -1,0 +1,16 @@
+// What this build of the command is, and what it runs with.
+#pragma once
+
+#include <string>
+
+#include "lockstep/launch/doctor.h"
+#include "tools/lockstep/command.h"
+
+namespace lockstep::tools {
+
+// For --version: one line per part.
+std::string version_text(const CommandContext& context);
+// The same as the first line of the doctor's report.
+launch::Finding version_finding(const CommandContext& context);
+
+}  // namespace lockstep::tools
