@@ -34,6 +34,7 @@ mold mold
 ninja-build ninja
 nlohmann-json3-dev
 python3 python3
+zsh zsh
 '
 check_packages='
 clang-16 clang++-16
