@@ -35,6 +35,7 @@ std::vector<std::vector<std::size_t>> cores_by_node(const Topology& topology) {
   std::map<int, std::vector<std::size_t>> nodes;
   for (std::size_t i = 0; i < topology.cores.size(); ++i) nodes[topology.cores[i].numa_node].push_back(i);
   std::vector<std::vector<std::size_t>> out;
+  out.reserve(nodes.size());
   for (auto& [node, cores] : nodes) out.push_back(std::move(cores));
   return out;
 }
