@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/status.h"
 
@@ -30,7 +31,7 @@ struct Environment {
   std::optional<std::string> torchelastic_error_file;  // TORCHELASTIC_ERROR_FILE
 
   // Our launcher's.
-  std::optional<std::string> store_addr;  // LOCKSTEP_STORE: host:port of the job's store
+  std::optional<std::string> store_addr;  // LOCKSTEP_STORE: host:port of the job's store, which others serve
   std::optional<int> store_fd;            // LOCKSTEP_STORE_FD: its listening socket, for the rank that serves
   std::optional<std::string> job_id;      // LOCKSTEP_JOB_ID
   std::optional<std::uint64_t> epoch;     // LOCKSTEP_EPOCH
@@ -39,20 +40,24 @@ struct Environment {
   std::optional<std::string> error_file;   // LOCKSTEP_ERROR_FILE
 
   // The user's.
-  bool insecure = false;                // LOCKSTEP_INSECURE
-  std::vector<std::string> interfaces;  // LOCKSTEP_SOCKET_IFNAME, else GLOO_SOCKET_IFNAME
-  std::optional<Duration> timeout;      // LOCKSTEP_TIMEOUT, for joining
-  LogOptions log;                       // LOCKSTEP_LOG
+  std::optional<std::uint16_t> store_port;  // LOCKSTEP_PORT: where rank 0 serves the store
+  bool insecure = false;                    // LOCKSTEP_INSECURE
+  std::vector<std::string> interfaces;      // LOCKSTEP_SOCKET_IFNAME, else GLOO_SOCKET_IFNAME
+  std::optional<Duration> timeout;          // LOCKSTEP_TIMEOUT, for joining
+  LogOptions log;                           // LOCKSTEP_LOG
 
   // Schedulers.
   struct Slurm {
-    std::optional<int> procid, ntasks, localid;  // SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID
-    std::optional<std::string> tasks_per_node;   // SLURM_TASKS_PER_NODE (SLURM_STEP_TASKS_PER_NODE)
-    std::optional<std::string> nodelist;         // SLURM_JOB_NODELIST (SLURM_NODELIST, SLURM_STEP_NODELIST)
+    std::optional<int> procid, ntasks, localid;  // SLURM_PROCID, SLURM_NTASKS (SLURM_NPROCS), SLURM_LOCALID
+    std::optional<int> nodeid;                   // SLURM_NODEID
+    std::optional<std::string> tasks_per_node;   // SLURM_STEP_TASKS_PER_NODE, else SLURM_TASKS_PER_NODE
+    std::optional<std::string> nodelist;  // SLURM_STEP_NODELIST, else SLURM_JOB_NODELIST, else SLURM_NODELIST
     std::optional<std::string> job_id, step_id;  // SLURM_JOB_ID, SLURM_STEP_ID
   } slurm;
   struct OpenMpi {
     std::optional<int> rank, size, local_rank, local_size;  // OMPI_COMM_WORLD_*
+    std::optional<std::string>
+        job;  // PMIX_NAMESPACE, else OMPI_MCA_ess_base_jobid, else OMPI_MCA_orte_ess_jobid
   } open_mpi;
   struct Pmi {
     std::optional<int> rank, size;              // PMI_RANK, PMI_SIZE
@@ -66,6 +71,7 @@ struct Environment {
   // Every variable as found, for the launcher's children and for reports.
   std::map<std::string, std::string, std::less<>> all;
 
+  // The process's own. Called once, early: another thread must not change the environment meanwhile.
   static Result<Environment> read();
   static Result<Environment> parse(std::map<std::string, std::string, std::less<>> variables);
 };
