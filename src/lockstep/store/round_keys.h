@@ -1,0 +1,60 @@
+// The store's keys of one round of a rendezvous. Grammar: docs/wire/rendezvous.md.
+//
+// Thread safety: a value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/types.h"
+
+namespace lockstep::store {
+
+class RoundKeys {
+ public:
+  RoundKeys(std::string_view job_id, std::uint64_t epoch, std::uint64_t round);
+
+  std::uint64_t epoch() const { return epoch_; }
+  std::uint64_t round() const { return round_; }
+  RoundKeys at(std::uint64_t epoch, std::uint64_t round) const;
+  RoundKeys next() const { return at(epoch_, round_ + 1); }
+
+  // Says which round is the newest; one for all rounds of the job.
+  std::string head() const { return job_ + "head"; }
+  std::string head_value() const;
+  // What a head says.
+  struct Head {
+    std::uint64_t epoch = 0;
+    std::uint64_t round = 0;
+  };
+  static std::optional<Head> parse_head(std::string_view value);
+
+  const std::string& prefix() const { return prefix_; }
+  std::string founder() const { return prefix_ + "founder"; }
+  std::string slot(Rank rank) const;
+  // The rank whose slot `key` is.
+  std::optional<Rank> rank_of_slot(std::string_view key) const;
+  std::string arrived() const { return prefix_ + "arrived"; }
+  std::string verdict() const { return prefix_ + "verdict"; }
+  std::string seen() const { return prefix_ + "seen"; }
+  std::string all_seen() const { return prefix_ + "all_seen"; }
+  std::string left() const { return prefix_ + "left"; }
+  std::string closed() const { return prefix_ + "closed"; }
+  std::string secret() const { return prefix_ + "secret"; }
+  // Of the keys that the world's members use after the join.
+  std::string world() const { return prefix_ + "world/"; }
+
+  // True for a key that nobody needs once this round is closed: those of this round but its two tombstones,
+  // and everything of the job's earlier rounds.
+  bool is_garbage_after_close(std::string_view key) const;
+
+ private:
+  std::string job_;  // the prefix of all rounds of the job
+  std::uint64_t epoch_;
+  std::uint64_t round_;
+  std::string prefix_;
+};
+
+}  // namespace lockstep::store
