@@ -85,7 +85,8 @@ def named_options(line):
 
 
 def plain(option):
-    return re.match(r"--[a-z0-9-]+", option).group(0)
+    """Without a value, and as completion offers it: torchrun's underscores are understood too."""
+    return re.match(r"--[a-z0-9_-]+", option).group(0).replace("_", "-")
 
 
 class Tree:

@@ -9,6 +9,8 @@ import json
 import os
 import pathlib
 import re
+import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -68,6 +70,9 @@ class Help(unittest.TestCase):
              "lockstep doctor --help"),
             (["doctor", "--timeout", "soon"],
              "lockstep doctor: --timeout \"soon\" is not a duration such as 10s.", "lockstep doctor --help"),
+            (["store", "--port", "70000"],
+             "lockstep store: --port is \"70000\" but must be a whole number from 0 to 65535.",
+             "lockstep store --help"),
             (["secret"], "lockstep secret: FILE is required.", "lockstep secret --help"),
             (["secret", "a", "b"], "lockstep secret: the argument \"b\" was not expected.", "lockstep secret --help"),
         ]:
@@ -128,6 +133,61 @@ class Secret(unittest.TestCase):
         self.path.unlink()
         run("secret", str(self.path))
         self.assertNotEqual(self.path.read_text(), first)
+
+
+class Store(unittest.TestCase):
+    def serve(self, *arguments):
+        """A running store and its address."""
+        child = subprocess.Popen([COMMAND, "store", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True)
+        self.addCleanup(child.communicate)
+        self.addCleanup(child.kill)
+        return child, child.stdout.readline().strip()
+
+    def test_prints_its_address_listens_there_and_stops_when_told(self):
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            child, address = self.serve("--insecure")
+            host, port = address.split(":")
+            self.assertEqual(host, "127.0.0.1")
+            socket.create_connection((host, int(port)), timeout=30).close()
+            child.send_signal(stop)
+            _, errors = child.communicate(timeout=60)
+            self.assertEqual(child.returncode, 0)
+            self.assertIn(stop.name, errors)
+
+    def test_wants_a_secret_or_to_be_told_that_it_needs_none(self):
+        for arguments in (["store"], ["store", "--host", "127.0.0.2"]):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("lockstep secret FILE", result.stderr)
+        result = run("store", "--insecure", "--secret-file", "x")
+        self.assertEqual(result.returncode, 2)
+
+    def test_serves_with_the_secret_of_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            secret = str(pathlib.Path(folder, "secret"))
+            self.assertEqual(run("secret", secret).returncode, 0)
+            _, address = self.serve("--secret-file", secret, "--job-id", "a", "--job-id", "b")
+            self.assertRegex(address, r"^127\.0\.0\.1:\d+$")
+            os.chmod(secret, 0o644)
+            result = run("store", "--secret-file", secret)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("chmod", result.stderr)
+
+    def test_a_port_that_is_taken_is_named_with_its_owner(self):
+        child, address = self.serve("--insecure")
+        port = address.split(":")[1]
+        result = run("store", "--insecure", "--port", port)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stdout, "")
+        self.assertIn(port, result.stderr)
+        self.assertIn(str(child.pid), result.stderr)
+
+    def test_bad_values_are_refused(self):
+        for arguments in (["--port", "70000"], ["--port", "http"], ["--host", "not an address"],
+                          ["--world-size", "0"], ["--epoch", "-1"]):
+            result = run("store", "--insecure", *arguments)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), (arguments, result.stderr))
 
 
 class Doctor(unittest.TestCase):

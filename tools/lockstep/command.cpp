@@ -4,8 +4,6 @@
 #include <numeric>
 #include <ostream>
 
-#include "lockstep/base/text.h"
-
 namespace lockstep::tools {
 namespace {
 

@@ -21,15 +21,18 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <concepts>
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/status.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::tools {
 
@@ -57,6 +60,27 @@ struct CommandContext {
 
 // Makes `body` what runs when `command` was given. Bodies run after the whole command line was read.
 void on_run(CLI::App& command, CommandContext& context, Body body);
+
+// An option whose value is a whole number in a range. The error names the option, what was given and the
+// range; CLI11 alone would take -1 for a huge number.
+template <std::integral T>
+struct Range {
+  T least;
+  T most;
+};
+template <std::integral T>
+CLI::Option* add_integer(CLI::App& command, const std::string& name, T& value, const std::string& description,
+                         Range<T> range) {
+  const auto read = [name, &value, range](const std::string& text) {
+    const std::optional<T> number = base::parse_integer<T>(text);
+    if (!number || *number < range.least || *number > range.most) {
+      throw CLI::ValidationError(cat(name, " is ", base::quoted(text), " but must be a whole number from ",
+                                     range.least, " to ", range.most));
+    }
+    value = *number;
+  };
+  return command.add_option_function<std::string>(name, read, description)->type_name("N");
+}
 
 // "lockstep bench store": the command as the user would type it.
 std::string full_name(const CLI::App& command);

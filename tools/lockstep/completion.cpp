@@ -59,7 +59,10 @@ std::vector<Candidate> options(const CLI::App& command) {
   std::vector<Candidate> out;
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_group().empty()) continue;  // hidden
-    for (const std::string& name : option->get_lnames()) {
+    const std::vector<std::string>& names = option->get_lnames();
+    for (const std::string& name : names) {
+      // torchrun's spelling of the same name is understood, but not offered.
+      if (name.find('_') != std::string::npos && names.size() > 1) continue;
       out.push_back({.word = "--" + name, .description = option->get_description()});
     }
   }
