@@ -56,20 +56,38 @@ void append_runs(const Topology& topology, const std::vector<std::size_t>& cores
   }
 }
 
+// How many of `ranks` each node takes so that no run crosses a node and all are as equal as they would be
+// without nodes; empty if there is no such way.
+std::vector<std::size_t> ranks_by_node(const std::vector<std::vector<std::size_t>>& nodes, std::size_t cores,
+                                       std::size_t ranks) {
+  const std::size_t run = cores / ranks;  // a run has this many cores, or one more
+  std::vector<std::size_t> counts;
+  counts.reserve(nodes.size());
+  std::size_t taken = 0;
+  for (const auto& node : nodes) {
+    counts.push_back((node.size() + run) / (run + 1));  // the fewest: runs of run + 1
+    taken += counts.back();
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::size_t most = nodes[i].size() / run;
+    if (most < counts[i] || taken > ranks) return {};
+    const std::size_t more = std::min(most - counts[i], ranks - taken);
+    counts[i] += more;
+    taken += more;
+  }
+  return taken == ranks ? counts : std::vector<std::size_t>();
+}
+
 CpuSets bind_to_cores(const Topology& topology, std::size_t ranks) {
   const auto nodes = cores_by_node(topology);
-  const std::size_t total = topology.cores.size();
+  const auto counts = ranks_by_node(nodes, topology.cores.size(), ranks);
   CpuSets out;
-  // Node by node, each rank on one of them, if every node can take as many ranks as the others.
-  const std::size_t share = ranks / nodes.size();
-  const bool fits = ranks % nodes.size() == 0 &&
-                    std::ranges::all_of(nodes, [&](const auto& cores) { return cores.size() >= share; });
-  if (fits) {
-    for (const auto& cores : nodes) append_runs(topology, cores, share, out);
+  if (!counts.empty()) {
+    for (std::size_t i = 0; i < nodes.size(); ++i) append_runs(topology, nodes[i], counts[i], out);
     return out;
   }
   std::vector<std::size_t> all;
-  all.reserve(total);
+  all.reserve(topology.cores.size());
   for (const auto& cores : nodes) all.insert(all.end(), cores.begin(), cores.end());
   append_runs(topology, all, ranks, out);
   return out;
@@ -125,7 +143,8 @@ std::optional<Binding> parse_binding(std::string_view text) {
 }
 
 std::vector<std::vector<int>> plan_binding(const Topology& topology, WorldSize local_size, Binding binding) {
-  const auto ranks = static_cast<std::size_t>(std::max(local_size.value, 0));
+  LOCKSTEP_CHECK(local_size.value >= 1, "a host has at least one rank");
+  const auto ranks = static_cast<std::size_t>(local_size.value);
   if (binding == Binding::kNone || topology.cores.empty()) return CpuSets(ranks);
   if (binding == Binding::kNuma) return bind_to_nodes(topology, ranks);
   return ranks > topology.cores.size() ? CpuSets(ranks) : bind_to_cores(topology, ranks);

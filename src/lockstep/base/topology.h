@@ -29,7 +29,8 @@ std::optional<Binding> parse_binding(std::string_view text);
 
 // Pure: the CPUs for each of `local_size` ranks. Empty sets for kNone, and for kCores when there are more
 // ranks than cores (binding would then only hurt). kCores splits the cores into runs as equal as they can be,
-// without crossing a NUMA node where the numbers allow; kNuma gives each rank a whole node, round robin.
+// and keeps each inside a NUMA node where that costs no equality (the slowest rank sets the pace); kNuma
+// gives each rank a whole node, round robin.
 std::vector<std::vector<int>> plan_binding(const Topology& topology, WorldSize local_size, Binding binding);
 
 // "0-3,8": as taskset and cpusets write it.
