@@ -1,0 +1,34 @@
+// The error file: how a rank tells the launcher, typed, why it failed.
+//
+// A rank's path is in LOCKSTEP_ERROR_FILE. The first error that a process writes stays: what follows is
+// mostly its consequence. The file is JSON (docs/launching.md has its fields) and appears whole or not at
+// all. Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/status.h"
+
+namespace lockstep::launch {
+
+struct ErrorRecord {
+  Status status;
+  std::string where = {};  // "file.cpp:42"; empty if unknown
+  int pid = 0;
+  std::string host = {};
+};
+
+// Writes `status` with this process's pid and host. An existing file is kept, which is not an error.
+Status write_error_file(const std::string& path, const Status& status);
+
+// Understands our own files and those of torch's @record. kInvalid if it is neither (or above 1 MiB); the
+// caller asks first whether there is one.
+Result<ErrorRecord> read_error_file(const std::string& path);
+
+// The same fields, for other messages that carry an error.
+std::string error_to_json(const ErrorRecord& record);
+Result<ErrorRecord> error_from_json(std::string_view text);
+
+}  // namespace lockstep::launch

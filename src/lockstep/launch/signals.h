@@ -1,0 +1,46 @@
+// Signals as events: the launcher blocks what it cares about and reads it from a descriptor.
+//
+// Thread safety: make a SignalChannel on the main thread before any other thread is started, so that all of
+// them inherit its mask.
+#pragma once
+
+#include <signal.h>
+
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/status.h"
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep::launch {
+
+// INT, TERM, HUP and QUIT, which also end the job; USR1 and USR2, which do not.
+std::vector<int> default_signals();
+// "TERM,USR1"; empty gives the default. kInvalid for a name that is unknown or that cannot be caught.
+Result<std::vector<int>> parse_signals(std::string_view text);
+// USR1, USR2 and WINCH are passed on and nothing else happens; any other of them ends the job.
+bool ends_the_job(int signal);
+
+class SignalChannel {
+ public:
+  // Blocks SIGCHLD, SIGTSTP, SIGCONT and `forwarded`, but none that was ignored when the process started
+  // (nohup). SIGPIPE is ignored from here on.
+  static Result<SignalChannel> make(const std::vector<int>& forwarded);
+  SignalChannel(SignalChannel&&) = default;
+  SignalChannel& operator=(SignalChannel&&) = delete;
+  // Restores the mask and SIGPIPE.
+  ~SignalChannel();
+
+  int fd() const { return fd_.get(); }
+  // What has come since the last call; never waits.
+  std::vector<int> take();
+
+ private:
+  SignalChannel(UniqueFd fd, const sigset_t& old_mask, const struct sigaction& old_pipe)
+      : fd_(std::move(fd)), old_mask_(old_mask), old_pipe_(old_pipe) {}
+  UniqueFd fd_;
+  sigset_t old_mask_;
+  struct sigaction old_pipe_;
+};
+
+}  // namespace lockstep::launch
