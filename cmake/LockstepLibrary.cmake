@@ -136,7 +136,8 @@ endfunction()
 
 # lockstep_executable(NAME lockstep SRCS ... [DEPS ...] [OUTPUT_NAME name] [LIBEXEC] [INSTALL])
 #
-# A program, at build/<preset>/bin/<name>; with LIBEXEC (what links libtorch) at libexec/lockstep/<name>.
+# A program, at build/<preset>/bin/<name>; with LIBEXEC at libexec/lockstep/<name>: helpers that the command starts,
+# among them all that link libtorch. With INSTALL it is installed, by the same names.
 function(lockstep_executable)
   cmake_parse_arguments(PARSE_ARGV 0 arg "LIBEXEC;INSTALL" "NAME;OUTPUT_NAME" "SRCS;DEPS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME)
@@ -149,9 +150,11 @@ function(lockstep_executable)
   target_compile_definitions(${arg_NAME} PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")
   set(folder ${CMAKE_INSTALL_BINDIR})
   set(component core)
+  if("Libtorch::libtorch" IN_LIST deps)
+    set(component torch)  # not in the .deb
+  endif()
   if(arg_LIBEXEC)
     set(folder ${CMAKE_INSTALL_LIBEXECDIR}/lockstep)
-    set(component torch)
     set_target_properties(${arg_NAME} PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY "${LOCKSTEP_LIBEXEC_OUTPUT_DIRECTORY}"
       INSTALL_RPATH_USE_LINK_PATH ON)
