@@ -1,0 +1,160 @@
+"""Tests of tools/setup.sh on a machine that is made up: dpkg-query, apt-get, id and python3 are small scripts."""
+
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "setup.sh"
+
+# Says that every package it is asked about is installed, but those in the file `missing`.
+DPKG_QUERY = """#!/bin/bash
+for word in "$@"; do
+  case "$word" in -*) continue ;; esac
+  grep -qx "$word" "$MACHINE/missing" || echo "installed:$word"
+done
+"""
+APT_GET = """#!/bin/bash
+echo "$*" >>"$MACHINE/apt"
+case "$1" in install)
+  [ ! -e "$MACHINE/apt_fails" ] || { echo "E: no space"; exit 100; }
+  for word in "${@:4}"; do echo "Setting up $word:amd64 (1.0-1) ..."; done ;;
+esac
+"""
+ID = """#!/bin/bash
+cat "$MACHINE/uid"
+"""
+# A python3 whose torch, if any, lies where the file `python_torch` says.
+PYTHON = """#!/bin/bash
+cat "$MACHINE/python_torch" 2>/dev/null
+"""
+
+
+class SetupTest(unittest.TestCase):
+    def setUp(self):
+        self.machine = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.machine)
+        self.tree = self.machine / "tree"
+        (self.tree / "tools").mkdir(parents=True)
+        shutil.copy(TOOL, self.tree / "tools")
+        (self.machine / "bin").mkdir()
+        for name, text in {"dpkg-query": DPKG_QUERY, "apt-get": APT_GET, "id": ID, "python3": PYTHON}.items():
+            self.program(self.machine / "bin" / name, text)
+        self.missing()
+        self.user(0)
+
+    def program(self, path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def missing(self, *packages):
+        (self.machine / "missing").write_text("".join(f"{package}\n" for package in packages))
+
+    def user(self, uid):
+        (self.machine / "uid").write_text(f"{uid}\n")
+
+    def torch(self, name, version="2.13.0"):
+        """A made-up libtorch; returns its prefix and its Torch_DIR."""
+        folder = self.machine / name / "share/cmake/Torch"
+        folder.mkdir(parents=True)
+        (folder / "TorchConfig.cmake").touch()
+        (folder / "TorchConfigVersion.cmake").write_text(f'set(PACKAGE_VERSION "{version}")\n')
+        return self.machine / name, folder
+
+    def venv(self):
+        """A .venv as an earlier run has left it; returns its Torch_DIR."""
+        folder = self.torch("venv_torch")[1]
+        self.program(self.tree / ".venv/bin/python", f"#!/bin/bash\necho {folder}\n")
+        (self.tree / ".venv/lockstep_torch").write_text("2.13.0\n")
+        return folder
+
+    def setup(self, *args, **environment):
+        return subprocess.run(
+            [self.tree / "tools/setup.sh", *args], capture_output=True, text=True, check=False,
+            env={"MACHINE": self.machine, "PATH": f"{self.machine}/bin:/usr/bin:/bin", "HOME": "/", **environment})
+
+    def recorded(self):
+        return pathlib.Path((self.tree / "build/setup/torch_dir").read_text().strip())
+
+    def apt_calls(self):
+        calls = self.machine / "apt"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    def test_with_everything_in_place_it_does_nothing(self):
+        folder = self.torch("given")[1]
+        first = self.setup("build", "check", "package", Torch_DIR=str(folder))
+        self.assertEqual((first.returncode, first.stderr), (0, ""))
+        again = self.setup("build", "check", "package", Torch_DIR=str(folder))
+        self.assertEqual((again.returncode, again.stdout, again.stderr), (0, "", ""))
+        self.assertEqual(self.apt_calls(), [])
+
+    def test_root_installs_exactly_what_is_missing_with_a_line_each(self):
+        self.missing("libssl-dev", "libhwloc-dev")
+        done = self.setup("--no-torch")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.apt_calls(),
+                         ["update -qq", "install --no-install-recommends -y libhwloc-dev libssl-dev"])
+        self.assertIn("setup:   libhwloc-dev (1.0-1)\nsetup:   libssl-dev (1.0-1)\n", done.stdout)
+
+    def test_an_install_that_fails_is_shown_and_stops_it(self):
+        self.missing("libssl-dev")
+        (self.machine / "apt_fails").touch()
+        done = self.setup("--no-torch")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("E: no space", done.stderr)
+
+    def test_who_is_not_root_is_told_the_packages_and_the_command(self):
+        self.user(1000)
+        self.missing("libssl-dev", "libhwloc-dev")
+        done = self.setup("--no-torch")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("missing Debian packages: libhwloc-dev libssl-dev\n", done.stderr)
+        self.assertIn("apt-get install --no-install-recommends -y libhwloc-dev libssl-dev\n", done.stderr)
+        self.assertEqual(self.apt_calls(), [])
+
+    def test_who_is_not_root_goes_on_if_nothing_is_missing(self):
+        self.user(1000)
+        self.assertEqual(self.setup("--no-torch").returncode, 0)
+
+    def test_a_program_not_from_debian_will_do(self):
+        self.program(self.machine / "bin/mold", "#!/bin/bash\n")
+        self.missing("mold")
+        self.assertEqual(self.setup("--no-torch").returncode, 0)
+        self.assertEqual(self.apt_calls(), [])
+
+    def test_libtorch_is_taken_from_the_first_place_that_has_it(self):
+        given, prefix = self.torch("given")[1], self.torch("prefix")[0]
+        python, venv = self.torch("python")[1], self.venv()
+        (self.machine / "python_torch").write_text(f"{python}\n")
+        for environment, expected in [
+            ({"Torch_DIR": str(given), "CMAKE_PREFIX_PATH": str(prefix)}, given),
+            ({"CMAKE_PREFIX_PATH": f"/nowhere:{prefix}"}, prefix / "share/cmake/Torch"),
+            ({}, python),
+        ]:
+            self.assertEqual(self.setup(**environment).returncode, 0)
+            self.assertEqual(self.recorded(), expected)
+        (self.machine / "python_torch").unlink()
+        self.assertEqual(self.setup().returncode, 0)
+        self.assertEqual(self.recorded(), venv)
+
+    def test_a_torch_that_is_too_old_is_passed_over(self):
+        (self.machine / "python_torch").write_text(f"{self.torch('old', '2.6.1')[1]}\n")
+        venv = self.venv()
+        self.assertEqual(self.setup().returncode, 0)
+        self.assertEqual(self.recorded(), venv)
+
+    def test_a_wrong_torch_dir_is_named(self):
+        done = self.setup(Torch_DIR="/nowhere")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "setup: Torch_DIR is /nowhere, which holds no TorchConfig.cmake\n")
+
+    def test_an_unknown_argument_is_named(self):
+        done = self.setup("everything")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('unknown argument "everything"', done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
