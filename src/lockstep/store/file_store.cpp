@@ -4,7 +4,6 @@
 #include <new>
 #include <utility>
 
-#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/text.h"
 #include "lockstep/store/store_errors.h"
 
@@ -33,11 +32,7 @@ Failure failure_of(const Result<T>& result) {
 }  // namespace
 
 FileStore::FileStore(LogFile file, const StoreOptions& options)
-    : path_(file.path()),
-      clock_(*options.clock),
-      fork_generation_(base::fork_generation()),
-      timeout_(options.timeout),
-      file_(std::move(file)) {}
+    : path_(file.path()), clock_(*options.clock), timeout_(options.timeout), file_(std::move(file)) {}
 
 Result<std::unique_ptr<FileStore>> FileStore::open(const std::string& path, const StoreOptions& options) {
   std::unique_ptr<FileStore> store(new FileStore(LogFile(path), options));
@@ -61,10 +56,6 @@ Status FileStore::enter(const Call& call, LockKind kind) {
   // Short, because who holds the lock does so for some microseconds; growing, because it may write megabytes.
   Duration pause = 20us;
   for (;;) {
-    if (base::fork_generation() != fork_generation_) {
-      return Status::invalid(cat(description(), " was opened before this process was forked; open it again"),
-                             {.failure = Failure::kForked, .op = std::string(call.op)});
-    }
     LOCKSTEP_TRY(lost_);
     const Result<bool> begun = file_.begin(kind);
     if (!begun.ok()) return failed(begun.status());
@@ -273,7 +264,9 @@ Result<std::unique_ptr<Store>> FileStore::clone(When deadline) {
   std::unique_ptr<FileStore> store;
   {
     MutexLock lock(mutex_);
+    LOCKSTEP_TRY(enter(call, LockKind::kShared));
     store.reset(new FileStore(file_.sibling(), StoreOptions{.timeout = timeout(), .clock = &clock_}));
+    file_.end();
   }
   LOCKSTEP_TRY(store->read(call, [](const KeyValues&) { return Status(); }));
   return std::unique_ptr<Store>(std::move(store));

@@ -79,7 +79,6 @@ class FileStore final : public Store {
 
   const std::string path_;
   const Clock& clock_;
-  const std::uint64_t fork_generation_;
   std::atomic<Duration> timeout_;
   Mutex mutex_;
   CondVar changed_;  // by this handle

@@ -23,7 +23,7 @@ namespace {
 
 constexpr base::Logger kLog("store");
 constexpr off_t kReadStep = 1 << 20;
-constexpr int kMostMoves = 100;  // renames that begin() follows in one call
+constexpr int kMostMoves = 3;  // renames that begin() follows in one call
 
 // All of `out`, or an error.
 Status read_at(int fd, ByteSpan out, off_t offset) {
@@ -55,18 +55,29 @@ void LogFile::discard() {
   end_ = 0;
 }
 
+void LogFile::hold(UniqueFd fd) {
+  guard_.reset();  // before its descriptor is closed and the number means another file
+  fd_ = std::move(fd);
+  if (fd_) guard_ = std::make_unique<base::ForkGuard>(fd_.get());
+}
+
 Status LogFile::open() {
-  fd_.reset(::open(path_.c_str(), O_RDWR | O_CLOEXEC | (identity_ ? 0 : O_CREAT), 0600));
-  if (!fd_) {
+  UniqueFd fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | (identity_ ? 0 : O_CREAT), 0600));
+  if (!fd) {
     if (errno == ENOENT && identity_) return lost("was removed");
     return Status::from_errno("the file cannot be opened for reading and writing", errno);
   }
+  hold(std::move(fd));
   discard();
   return {};
 }
 
 Result<bool> LogFile::begin(LockKind kind) {
   for (int moves = 0; moves < kMostMoves; ++moves) {
+    if (guard_ && guard_->in_child()) {
+      return Status::invalid("it was opened before this process was forked; open it again",
+                             {.failure = Failure::kForked});
+    }
     if (!fd_) LOCKSTEP_TRY(open());
     LOCKSTEP_ASSIGN(const bool locked, try_lock_file(fd_.get(), identity_ ? kind : LockKind::kExclusive));
     if (!locked) return false;
@@ -74,9 +85,9 @@ Result<bool> LogFile::begin(LockKind kind) {
     if (found.ok() && *found == Found::kCurrent) return true;
     end();
     if (!found.ok()) return found.status();
-    fd_.reset();
+    hold({});
   }
-  return Status::internal("the file is replaced again and again");
+  return false;  // compacted again and again, or a folder that lags behind shows the old file
 }
 
 void LogFile::end() { unlock_file(fd_.get()); }
@@ -229,7 +240,7 @@ Status LogFile::compact() try {
   if (encode_record({.op = LogOp::kReplaced, .entries = {}}, mark).ok()) {
     std::ignore = write_at(fd_.get(), mark, end_);
   }
-  fd_ = std::move(fresh);
+  hold(std::move(fresh));
   end_ = file_size_ = size;
   return {};
 } catch (const std::bad_alloc&) {

@@ -16,11 +16,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/status.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/store/file_lock.h"
@@ -36,8 +38,8 @@ class LogFile {
   // Another handle on the same store, whose file must exist.
   LogFile sibling() const { return {path_, identity_}; }
 
-  // Locks the file and brings state() up to date. False if another has it locked now. After true, end() must
-  // follow.
+  // Locks the file and brings state() up to date. False if another has it locked now, or is replacing it.
+  // After true, end() must follow.
   Result<bool> begin(LockKind kind);
   void end();
 
@@ -71,8 +73,12 @@ class LogFile {
   Status write_snapshot(int fd, off_t& size);
   Status lost(std::string_view why) const;
 
+  void hold(UniqueFd fd);
+
   const std::string path_;
   UniqueFd fd_;
+  // Closes fd_ in a forked child, which would otherwise keep the lock of a parent that is killed.
+  std::unique_ptr<base::ForkGuard> guard_;
   std::optional<LogIdentity> identity_;  // nothing until the first header was read or written
   KeyValues state_;                      // of the records before end_
   off_t end_ = 0;
