@@ -34,7 +34,7 @@ install: release ## install libraries, headers, command and docs to PREFIX (/usr
 
 package:       ## make build/package/lockstep_*.deb of the torch-free core and the command
 	tools/setup.sh --no-torch build package
-	cmake --preset no-torch -DLOCKSTEP_TESTS=OFF -B build/package
+	cmake --preset no-torch -B build/package -DLOCKSTEP_TESTS=OFF -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/package
 	cd build/package && cpack -G DEB
 

@@ -4,6 +4,7 @@
 # command has nothing to find at start-up, and there is no second copy of the link graph to keep true.
 
 include(CMakePackageConfigHelpers)
+set(CMAKE_INSTALL_DOCDIR "${CMAKE_INSTALL_DATAROOTDIR}/doc/lockstep")
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep")
 
 get_property(targets GLOBAL PROPERTY LOCKSTEP_INSTALLED_TARGETS)
@@ -31,11 +32,11 @@ install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG
   DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT core)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE"
   DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPONENT core)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT core
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT core
   FILES_MATCHING PATTERN "*.md" PATTERN "*.abnf")
 
 # The command writes its own completions.
-if(TARGET lockstep AND EXISTS "${PROJECT_SOURCE_DIR}/tools/lockstep/completion_command.cpp")
+if(TARGET lockstep)
   foreach(shell bash zsh)
     set(script "${PROJECT_BINARY_DIR}/completion/${shell}/lockstep")
     add_custom_command(OUTPUT "${script}"
@@ -64,6 +65,6 @@ set(CPACK_DEBIAN_CORE_PACKAGE_NAME lockstep)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # To link the static libraries; the command alone needs none of these.
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libasio-dev, libfmt-dev, libhwloc-dev, libspdlog-dev, libssl-dev")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libfmt-dev, libhwloc-dev, libspdlog-dev, libssl-dev")
 set(CPACK_DEBIAN_CORE_PACKAGE_RECOMMENDS "${CPACK_DEBIAN_PACKAGE_RECOMMENDS}")
 include(CPack)

@@ -8,17 +8,13 @@ trap 'rm -rf "$work"' EXIT
 fail() { printf 'install_test: %s\n' "$*" >&2; exit 1; }
 
 cmake --install "$build" --prefix "$work/prefix" >"$work/install.log" || { cat "$work/install.log"; fail "install"; }
-for file in lib/cmake/Lockstep/LockstepConfig.cmake include/lockstep/base/status.h share/doc/Lockstep/copyright; do
+for file in lib/cmake/Lockstep/LockstepConfig.cmake include/lockstep/base/status.h share/doc/lockstep/copyright; do
   [ -e "$work/prefix/$file" ] || fail "$file was not installed"
 done
 if find "$work/prefix/include" -name '*_test*' | grep .; then fail "a test was installed"; fi
-if [ -e "$build/bin/lockstep" ]; then
-  [ "$("$work/prefix/bin/lockstep" --version)" = "$("$build/bin/lockstep" --version)" ] || fail "lockstep --version"
-  if [ -e "$build/completion" ]; then
-    [ -s "$work/prefix/share/bash-completion/completions/lockstep" ] || fail "no bash completion"
-    [ -s "$work/prefix/share/zsh/site-functions/_lockstep" ] || fail "no zsh completion"
-  fi
-fi
+[ "$("$work/prefix/bin/lockstep" --version)" = "$("$build/bin/lockstep" --version)" ] || fail "lockstep --version"
+[ -s "$work/prefix/share/bash-completion/completions/lockstep" ] || fail "no bash completion"
+[ -s "$work/prefix/share/zsh/site-functions/_lockstep" ] || fail "no zsh completion"
 # The prefix may be moved: no installed file names it, the build or the source tree.
 if grep -rlF -e "$work" -e "$build" "$work/prefix/lib/cmake" "$work/prefix/include"; then fail "a path was baked in"; fi
 mv "$work/prefix" "$work/moved"
