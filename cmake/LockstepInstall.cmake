@@ -36,7 +36,7 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" DESTINATION ${CMAKE_INSTALL_DOCDI
   FILES_MATCHING PATTERN "*.md" PATTERN "*.abnf")
 
 # The command writes its own completions.
-if(TARGET lockstep)
+if(TARGET lockstep AND NOT LOCKSTEP_SANITIZE)
   foreach(shell bash zsh)
     set(script "${PROJECT_BINARY_DIR}/completion/${shell}/lockstep")
     add_custom_command(OUTPUT "${script}"
