@@ -81,8 +81,7 @@ void add_program_options(CLI::App& command, RunWords& words) {
   // One value each: CLI11 would else take the program's arguments for more of them.
   command.add_option("--env", words.env, "Set a variable for every rank; may be repeated")
       ->type_name("NAME=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
       ->group(group);
   command.add_flag("--dry-run", words.dry_run, "Print what each rank would get, and start nothing")
       ->group(group);

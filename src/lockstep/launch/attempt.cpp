@@ -33,6 +33,7 @@ Result<Outcome> Attempt::run() {
   LOCKSTEP_TRY(
       context_.poller.watch(context_.coordinator.fd(), Poller::Ready::kRead, [this] { on_events(); }));
   context_.coordinator.open_round(epoch_);
+  context_.console.flush();
   while (!finished()) {
     LOCKSTEP_TRY(context_.poller.wait(group_.wake_at()));
     group_.tick();

@@ -29,12 +29,18 @@ void LineAssembler::feed(std::string_view bytes, const Emit& emit) {
       if (ends_here) {
         emit(last_state(pending_));
         pending_.clear();
-      } else if (pending_.size() >= limit_) {
+      } else if (too_long()) {
         emit_piece(emit);
       }
     }
     bytes.remove_prefix(taken + (ends_here ? 1 : 0));
   }
+}
+
+bool LineAssembler::too_long() const {
+  constexpr std::size_t kBarShare = 16;
+  return pending_.size() >= limit_ ||
+         (pending_.size() >= limit_ / kBarShare && pending_.find('\r', 1) != std::string::npos);
 }
 
 void LineAssembler::emit_piece(const Emit& emit) {

@@ -13,7 +13,7 @@
 
 namespace lockstep::launch {
 
-constexpr std::size_t kMaxLine = 8U << 10;
+constexpr std::size_t kMaxLine = 64U << 10;
 
 class LineAssembler {
  public:
@@ -27,6 +27,7 @@ class LineAssembler {
   void finish(const Emit& emit);
 
  private:
+  bool too_long() const;
   void emit_piece(const Emit& emit);
 
   const std::size_t limit_;

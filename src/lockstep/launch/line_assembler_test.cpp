@@ -44,7 +44,7 @@ TEST(LineAssembler, KeepsTheLastStateOfAProgressBar) {
 }
 
 TEST(LineAssembler, AProgressBarThatNeverEndsIsShownNowAndThen) {
-  Lines lines(10);
+  Lines lines(160);
   for (int i = 0; i < 6; ++i) lines.feed("\r" + std::to_string(i) + "%  ");
   EXPECT_FALSE(lines.lines.empty());
   EXPECT_EQ(lines.lines.front(), "0%  ");

@@ -87,6 +87,7 @@ Result<int> wait_unless_stopped(LaunchContext& context, const Deadline& deadline
     }
   }));
   Status waited;
+  context.console.flush();
   while (waited.ok() && stopped == 0 && !done() && !deadline.expired()) {
     waited = context.poller.wait(deadline);
     context.console.flush();
@@ -197,7 +198,6 @@ Result<int> run_job(const RunOptions& options, const Environment& environment, c
   say_threads(console, setting);
   LOCKSTEP_ASSIGN(const int code, run_attempts(context));
   // The last lines, unless whoever reads them has stopped reading and the user has had enough.
-  console.flush();
   LOCKSTEP_ASSIGN(
       [[maybe_unused]] const int stopped,
       wait_unless_stopped(context, clock.in(std::chrono::hours(24)), [&] { return console.empty(); }));

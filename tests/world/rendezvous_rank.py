@@ -1,0 +1,148 @@
+"""Ranks as processes, for rendezvous_test.py: starts them, reads their answers, and leaves none behind."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+PROGRAM = None  # set by the test's main
+
+# Of the environment the tests run in, nothing may reach the ranks.
+JOB_PREFIXES = ("LOCKSTEP_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "TORCHELASTIC_", "KUBERNETES_", "GLOO_")
+JOB_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+             "JOB_COMPLETION_INDEX")
+
+
+def clean_environment():
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith(JOB_PREFIXES) and name not in JOB_NAMES}
+
+
+class Rank:
+    """One process. Answers are dictionaries; see rendezvous_rank.cpp."""
+
+    def __init__(self, variables, options=(), prefix=(), pass_fds=()):
+        environment = clean_environment() | {"LOCKSTEP_TIMEOUT": "30"}
+        environment.update({name: str(value) for name, value in variables.items()})
+        self.process = subprocess.Popen(
+            [*prefix, PROGRAM, *[str(option) for option in options]], env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=pass_fds)
+        self.buffer = b""
+
+    def answer(self, seconds=60):
+        end = time.monotonic() + seconds
+        while b"\n" not in self.buffer:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))
+            if not ready:
+                raise AssertionError(f"pid {self.process.pid} said nothing for {seconds} s")
+            chunk = os.read(self.process.stdout.fileno(), 65536)
+            if not chunk:
+                self.process.wait(10)
+                raise AssertionError(f"pid {self.process.pid} ended with {self.process.returncode}: "
+                                     f"{self.process.stderr.read().decode()}")
+            self.buffer += chunk
+        line, self.buffer = self.buffer.split(b"\n", 1)
+        return json.loads(line)
+
+    def tell(self, command):
+        self.process.stdin.write(command.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def ask(self, command, seconds=60):
+        self.tell(command)
+        return self.answer(seconds)
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def finish(self, seconds=60):
+        """Closes stdin, so that it leaves; returns its exit status."""
+        self.process.stdin.close()
+        return self.process.wait(seconds)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def log(self):
+        """What it wrote to stderr; only after it has ended."""
+        return self.process.stderr.read().decode()
+
+    def clean_up(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if not stream.closed:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+
+
+def free_port(host="127.0.0.1"):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+class RendezvousTest(unittest.TestCase):
+    """Helpers that clean up after themselves."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def start(self, variables=(), options=(), **more):
+        rank = Rank(dict(variables), options, **more)
+        self.addCleanup(rank.clean_up)
+        return rank
+
+    def start_env_world(self, size, port, ranks=None, options=(), **variables):
+        return [self.start({"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                            **variables}, options) for rank in (range(size) if ranks is None else ranks)]
+
+    def new_secret(self, name="secret"):
+        path = os.path.join(self.folder, name)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        os.write(descriptor, os.urandom(32))
+        os.close(descriptor)
+        return path
+
+    def assert_world(self, ranks, answers=None):
+        """All ranks of a world on one host have joined, agree on everything, and can talk."""
+        answers = [rank.answer() for rank in ranks] if answers is None else answers
+        for number, answer in enumerate(answers):
+            self.assertTrue(answer["ok"], answer)
+            self.assertEqual(answer["rank"], number)
+            self.assertEqual(answer["world_size"], len(ranks))
+            self.assertEqual(answer["local_rank"], number)
+            self.assertEqual(answer["local_size"], len(ranks))
+            self.assertEqual(answer["members"], answers[0]["members"])
+            self.assertEqual(answer["secret"], answers[0]["secret"])
+        self.assertEqual([member["pid"] for member in answers[0]["members"]], [rank.pid for rank in ranks])
+        self.assert_talks(ranks)
+        return answers
+
+    def assert_talks(self, ranks):
+        self.assertEqual(ranks[0].ask("set key hello"), {"ok": True})
+        for rank in ranks:
+            self.assertEqual(rank.ask("get key 20"), {"ok": True, "value": "hello"})
+
+    def assert_failure(self, answer, failure, *texts):
+        self.assertFalse(answer["ok"], answer)
+        self.assertEqual(answer["failure"], failure, answer)
+        for text in texts:
+            self.assertIn(text, answer["message"])
