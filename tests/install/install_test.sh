@@ -12,7 +12,7 @@ for file in lib/cmake/Lockstep/LockstepConfig.cmake include/lockstep/base/status
   [ -e "$work/prefix/$file" ] || fail "$file was not installed"
 done
 if find "$work/prefix/include" -name '*_test*' | grep .; then fail "a test was installed"; fi
-[ "$("$work/prefix/bin/lockstep" --version)" = "$("$build/bin/lockstep" --version)" ] || fail "lockstep --version"
+"$work/prefix/bin/lockstep" --version | grep -x 'lockstep [0-9.]*' >/dev/null || fail "lockstep --version"
 [ -s "$work/prefix/share/bash-completion/completions/lockstep" ] || fail "no bash completion"
 [ -s "$work/prefix/share/zsh/site-functions/_lockstep" ] || fail "no zsh completion"
 # The prefix may be moved: no installed file names it, the build or the source tree.
