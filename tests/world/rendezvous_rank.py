@@ -73,9 +73,18 @@ class Rank:
     def pid(self):
         return self.process.pid
 
-    def log(self):
-        """What it wrote to stderr; only after it has ended."""
-        return self.process.stderr.read().decode()
+    def wait_for_log(self, *texts, seconds=20):
+        """Until a line of its stderr has all of `texts`."""
+        end = time.monotonic() + seconds
+        line = b""
+        while not (line.endswith(b"\n") and all(text.encode() in line for text in texts)):
+            if line.endswith(b"\n"):
+                line = b""
+            ready, _, _ = select.select([self.process.stderr], [], [], max(0, end - time.monotonic()))
+            byte = os.read(self.process.stderr.fileno(), 1) if ready else b""
+            if not byte:
+                raise AssertionError(f"pid {self.process.pid} never logged {texts}")
+            line += byte
 
     def clean_up(self):
         if self.process.poll() is None:

@@ -136,6 +136,12 @@ Status check_secret_file(const std::string& path, const SecretFileAccess& access
   return {};
 }
 
+Secret Secret::from_bytes(std::span<const std::byte, kSecretSize> bytes) {
+  auto page = std::make_shared<Page>();
+  std::memcpy(page->data, bytes.data(), kSecretSize);
+  return Secret(std::move(page));
+}
+
 Secret Secret::generate() {
   auto page = std::make_shared<Page>();
   random_bytes(page->secret());

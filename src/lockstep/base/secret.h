@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "lockstep/base/bytes.h"
@@ -32,6 +33,8 @@ class Secret {
   // needs (a symlink to a root-owned file under a ..data folder). A file of root's may be readable by its
   // group, since that is how such a mount with an fsGroup reaches a user who is not root.
   static Result<Secret> from_file(const std::string& path);
+  // Bytes that came over a channel which only this user's processes can read. The caller wipes its own copy.
+  static Secret from_bytes(std::span<const std::byte, kSecretSize> bytes);
   // As the launcher passes it: 32 bytes at offset 0 of a memfd. Does not close or move the descriptor.
   static Result<Secret> from_fd(int fd);
 

@@ -57,6 +57,11 @@ TEST(Secret, GeneratesDifferentOnes) {
   EXPECT_FALSE(a.is_insecure());
 }
 
+TEST(Secret, ComesBackFromItsBytes) {
+  const Secret secret = Secret::generate();
+  EXPECT_EQ(hex(Secret::from_bytes(secret.bytes().first<kSecretSize>()).bytes()), hex(secret.bytes()));
+}
+
 TEST(Secret, InsecureIsTheSameEverywhere) {
   EXPECT_TRUE(Secret::insecure().is_insecure());
   // Part of the wire format: processes of two builds must agree on it.

@@ -139,24 +139,27 @@ bool is_loopback(const std::string& host) {
   return address.ok() && address->is_loopback();
 }
 
+StorePlace::Hosts hosts_of(const JobEnvironment& job) {
+  if (!job.local_size || !job.world_size) return StorePlace::Hosts::kUnknown;
+  return job.local_size == job.world_size ? StorePlace::Hosts::kOne : StorePlace::Hosts::kSeveral;
+}
+
 // Where the store is, or nothing if the environment does not say.
 Result<std::optional<StorePlace>> store_place(const Environment& env, const Scheduler& scheduler,
                                               const JobEnvironment& job) {
   using Place = std::optional<StorePlace>;
-  const bool one_host = job.local_size && job.local_size == job.world_size;
+  const StorePlace::Hosts hosts = hosts_of(job);
   if (env.store_addr) {
     auto endpoint = base::parse_endpoint(*env.store_addr);
     if (!endpoint.ok()) return endpoint.status().with_prefix("LOCKSTEP_STORE: ");
-    return Place({std::move(endpoint).value(), StorePlace::Server::kElsewhere, one_host});
+    return Place({std::move(endpoint).value(), StorePlace::Server::kElsewhere, hosts});
   }
   if (scheduler.source == JobSource::kNone && (!env.master_addr || !env.master_port)) return Place();
   if (!env.master_addr && !scheduler.first_host) return Place();
   std::string host = env.master_addr ? without_brackets(*env.master_addr) : *scheduler.first_host;
-  if (one_host || host.empty()) {
-    if (!is_loopback(host)) host = "127.0.0.1";
-  }
+  if (hosts == StorePlace::Hosts::kOne && !is_loopback(host)) host = "127.0.0.1";
   LOCKSTEP_ASSIGN(const std::uint16_t port, port_to_serve(env, scheduler));
-  return Place({Endpoint{std::move(host), port}, StorePlace::Server::kRankZero, one_host});
+  return Place({Endpoint{std::move(host), port}, StorePlace::Server::kRankZero, hosts});
 }
 
 bool complete(const Environment& env) {

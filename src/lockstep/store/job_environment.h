@@ -42,8 +42,8 @@ struct StorePlace {
   base::Endpoint endpoint;
   // Rank 0 binds it, or someone else serves it already (the launcher's socket, `lockstep store`).
   enum class Server : bool { kRankZero, kElsewhere } server = Server::kRankZero;
-  // The environment says that every rank runs on this host.
-  bool one_host = false;
+  // Whether every rank runs on this host, as far as the environment says.
+  enum class Hosts : std::uint8_t { kUnknown, kOne, kSeveral } hosts = Hosts::kUnknown;
 
   bool operator==(const StorePlace&) const = default;
 };

@@ -11,6 +11,7 @@ using testing::FailureIs;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::StatusIs;
+using Hosts = StorePlace::Hosts;
 using Server = StorePlace::Server;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
@@ -25,8 +26,8 @@ Variables with(Variables variables, const Variables& more) {
   return variables;
 }
 
-StorePlace served_by_rank_zero(std::string host, std::uint16_t port, bool one_host) {
-  return {{std::move(host), port}, Server::kRankZero, one_host};
+StorePlace served_by_rank_zero(std::string host, std::uint16_t port, Hosts hosts = Hosts::kUnknown) {
+  return {{std::move(host), port}, Server::kRankZero, hosts};
 }
 
 const Variables kByHand = {
@@ -61,7 +62,7 @@ TEST(JobEnvironment, TheFourVariablesByHand) {
   EXPECT_EQ(hand.source, JobSource::kVariables);
   EXPECT_EQ(hand.rank, Rank{2});
   EXPECT_EQ(hand.world_size, WorldSize{4});
-  EXPECT_EQ(hand.store, served_by_rank_zero("node7", 29500, false));
+  EXPECT_EQ(hand.store, served_by_rank_zero("node7", 29500));
   EXPECT_EQ(hand.job_id, "default");
   EXPECT_EQ(hand.epoch, 0U);
   EXPECT_THAT(hand.missing, IsEmpty());
@@ -101,7 +102,7 @@ TEST(JobEnvironment, OurLauncher) {
                                           {"TORCHELASTIC_RUN_ID", "run"},
                                           {"TORCHELASTIC_RESTART_COUNT", "9"}})));
   EXPECT_EQ(launched.source, JobSource::kLauncher);
-  EXPECT_EQ(launched.store, (StorePlace{{"::1", 4000}, Server::kElsewhere, true}));
+  EXPECT_EQ(launched.store, (StorePlace{{"::1", 4000}, Server::kElsewhere, Hosts::kOne}));
   EXPECT_EQ(launched.job_id, "j7");
   EXPECT_EQ(launched.epoch, 3U);
   EXPECT_EQ(launched.local_rank, Rank{0});
@@ -124,16 +125,16 @@ TEST(JobEnvironment, TorchrunsAgentKeepsMasterPortForItself) {
                                             {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   ASSERT_OK_AND_ASSIGN(const JobEnvironment agent, job(torchrun));
   EXPECT_EQ(agent.source, JobSource::kTorchrun);
-  EXPECT_EQ(agent.store, served_by_rank_zero("node7", 29501, false));
+  EXPECT_EQ(agent.store, served_by_rank_zero("node7", 29501));
   EXPECT_EQ(agent.job_id, "run");
   EXPECT_EQ(agent.epoch, 1U);
 
   ASSERT_OK_AND_ASSIGN(const JobEnvironment chosen, job(with(torchrun, {{"LOCKSTEP_PORT", "4000"}})));
-  EXPECT_EQ(chosen.store, served_by_rank_zero("node7", 4000, false));
+  EXPECT_EQ(chosen.store, served_by_rank_zero("node7", 4000));
 
   ASSERT_OK_AND_ASSIGN(const JobEnvironment free,
                        job(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})));
-  EXPECT_EQ(free.store, served_by_rank_zero("node7", 29500, false));
+  EXPECT_EQ(free.store, served_by_rank_zero("node7", 29500));
 
   EXPECT_THAT(job(with(torchrun, {{"MASTER_PORT", "65535"}})),
               StatusIs(Code::kInvalid, HasSubstr("export LOCKSTEP_PORT=")));
@@ -146,15 +147,15 @@ TEST(JobEnvironment, AllRanksOnOneHostMeetOnLoopback) {
       {"::1", "::1"},         {"[::1]", "::1"},          {"127.0.0.9", "127.0.0.9"}};
   for (const auto& [master, host] : kCases) {
     ASSERT_OK_AND_ASSIGN(const JobEnvironment here, job(with(one_host, {{"MASTER_ADDR", master}})));
-    EXPECT_EQ(here.store, served_by_rank_zero(host, 29500, true)) << master;
+    EXPECT_EQ(here.store, served_by_rank_zero(host, 29500, Hosts::kOne)) << master;
   }
   ASSERT_OK_AND_ASSIGN(const JobEnvironment two_hosts, job(with(kByHand, {{"LOCAL_WORLD_SIZE", "2"}})));
-  EXPECT_EQ(two_hosts.store, served_by_rank_zero("node7", 29500, false));
+  EXPECT_EQ(two_hosts.store, served_by_rank_zero("node7", 29500, Hosts::kSeveral));
 }
 
 TEST(JobEnvironment, IPv6AsMasterAddr) {
   ASSERT_OK_AND_ASSIGN(const JobEnvironment plain, job(with(kByHand, {{"MASTER_ADDR", "fd00::7"}})));
-  EXPECT_EQ(plain.store, served_by_rank_zero("fd00::7", 29500, false));
+  EXPECT_EQ(plain.store, served_by_rank_zero("fd00::7", 29500));
   ASSERT_OK_AND_ASSIGN(const JobEnvironment brackets, job(with(kByHand, {{"MASTER_ADDR", "[fd00::7]"}})));
   EXPECT_EQ(brackets.store, plain.store);
 }
@@ -180,14 +181,14 @@ TEST(JobEnvironment, Slurm) {
 TEST(JobEnvironment, SlurmNeedsNothingButItsThreeVariables) {
   ASSERT_OK_AND_ASSIGN(const JobEnvironment slurm,
                        job({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_NODELIST", "a,b"}}));
-  EXPECT_EQ(slurm.store, served_by_rank_zero("a", kDefaultStorePort, false));
+  EXPECT_EQ(slurm.store, served_by_rank_zero("a", kDefaultStorePort));
   EXPECT_EQ(slurm.local_rank, std::nullopt) << "found by host, after the join";
 }
 
 TEST(JobEnvironment, SlurmOnOneNodeMeetsOnLoopback) {
   ASSERT_OK_AND_ASSIGN(const JobEnvironment slurm, job(with(kSlurm, {{"SLURM_JOB_NODELIST", "gpu08"}})));
   EXPECT_EQ(slurm.store->endpoint.host, "127.0.0.1");
-  EXPECT_TRUE(slurm.store->one_host);
+  EXPECT_EQ(slurm.store->hosts, Hosts::kOne);
 }
 
 TEST(JobEnvironment, SlurmIsOverruledByTheMasterThatIsNamed) {
@@ -196,7 +197,7 @@ TEST(JobEnvironment, SlurmIsOverruledByTheMasterThatIsNamed) {
       job(with(kSlurm, {{"MASTER_ADDR", "login"}, {"MASTER_PORT", "4000"}, {"WORLD_SIZE", "8"}})));
   EXPECT_EQ(slurm.source, JobSource::kSlurm);
   EXPECT_EQ(slurm.rank, Rank{5});
-  EXPECT_EQ(slurm.store, served_by_rank_zero("login", 4000, false));
+  EXPECT_EQ(slurm.store, served_by_rank_zero("login", 4000));
 }
 
 TEST(JobEnvironment, SlurmAndVariablesThatDisagreeAreRefused) {
@@ -230,7 +231,7 @@ TEST(JobEnvironment, OpenMpi) {
   EXPECT_EQ(here.local_rank, Rank{1});
   EXPECT_EQ(here.job_id, "openmpi-prterun-a-1@1");
   EXPECT_EQ(here.store->endpoint.host, "127.0.0.1");
-  EXPECT_TRUE(here.store->one_host);
+  EXPECT_EQ(here.store->hosts, Hosts::kOne);
 
   ASSERT_OK_AND_ASSIGN(const JobEnvironment hosts, job(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}})));
   EXPECT_THAT(hosts.missing, ElementsAre("MASTER_ADDR"));
@@ -246,7 +247,7 @@ TEST(JobEnvironment, Pmi) {
   EXPECT_EQ(hosts.rank, Rank{3});
   EXPECT_THAT(hosts.missing, ElementsAre("MASTER_ADDR"));
   ASSERT_OK_AND_ASSIGN(const JobEnvironment here, job(with(kPmi, {{"MPI_LOCALNRANKS", "4"}})));
-  EXPECT_EQ(here.store, served_by_rank_zero("127.0.0.1", kDefaultStorePort, true));
+  EXPECT_EQ(here.store, served_by_rank_zero("127.0.0.1", kDefaultStorePort, Hosts::kOne));
   ASSERT_OK_AND_ASSIGN(const JobEnvironment inside, job(with(kSlurm, kPmi)));
   EXPECT_EQ(inside.source, JobSource::kPmi) << "mpiexec inside a Slurm allocation";
   ASSERT_OK_AND_ASSIGN(const JobEnvironment srun, job(with(kSlurm, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}})));
@@ -263,7 +264,7 @@ TEST(JobEnvironment, KubernetesIndexedJob) {
       const JobEnvironment indexed,
       job({{"JOB_COMPLETION_INDEX", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "train-0.train"}}));
   EXPECT_EQ(indexed.rank, Rank{2});
-  EXPECT_EQ(indexed.store, served_by_rank_zero("train-0.train", kDefaultStorePort, false));
+  EXPECT_EQ(indexed.store, served_by_rank_zero("train-0.train", kDefaultStorePort));
 }
 
 TEST(JobEnvironment, LocalNumbersThatCannotBeAreRefused) {

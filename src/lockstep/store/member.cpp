@@ -34,33 +34,45 @@ std::string_view shortened(std::string_view text, std::size_t limit) { return te
 // Where a member runs; members of one host mostly share it, so a table names each place once.
 struct Place {
   HostIdentity host;
+  AddressChoice choice = AddressChoice::kRouted;
   std::vector<SocketAddress> addresses;
 };
 
-void write_place(ByteWriter& out, const HostIdentity& host, const std::vector<SocketAddress>& addresses) {
-  out.sized(shortened(host.boot_id, kMaxBootId));
-  out.integer(host.net_namespace);
-  out.integer(host.ipc_namespace);
-  out.integer(host.pid_namespace);
-  const std::size_t count = std::min(addresses.size(), kMaxMemberAddresses);
+// All but the host's name.
+void write_place(ByteWriter& out, const Member& member) {
+  out.sized(shortened(member.host.boot_id, kMaxBootId));
+  out.integer(member.host.net_namespace);
+  out.integer(member.host.ipc_namespace);
+  out.integer(member.host.pid_namespace);
+  out.integer(static_cast<std::uint8_t>(member.choice));
+  const std::size_t count = std::min(member.addresses.size(), kMaxMemberAddresses);
   out.integer(static_cast<std::uint8_t>(count));
-  for (std::size_t i = 0; i < count; ++i) out.sized(shortened(addresses[i].host(), kMaxAddressText));
+  for (std::size_t i = 0; i < count; ++i) out.sized(shortened(member.addresses[i].host(), kMaxAddressText));
 }
 
 // False if the bytes are wrong.
-bool read_place(ByteReader& in, HostIdentity& host, std::vector<SocketAddress>& addresses) {
-  host.boot_id = text_of(in.sized(kMaxBootId));
-  host.net_namespace = in.integer<std::uint64_t>();
-  host.ipc_namespace = in.integer<std::uint64_t>();
-  host.pid_namespace = in.integer<std::uint64_t>();
+bool read_place(ByteReader& in, Place& place) {
+  place.host.boot_id = text_of(in.sized(kMaxBootId));
+  place.host.net_namespace = in.integer<std::uint64_t>();
+  place.host.ipc_namespace = in.integer<std::uint64_t>();
+  place.host.pid_namespace = in.integer<std::uint64_t>();
+  const auto choice = in.integer<std::uint8_t>();
   const auto count = in.integer<std::uint8_t>();
   if (!in.ok() || count > kMaxMemberAddresses) return false;
+  if (choice > static_cast<std::uint8_t>(AddressChoice::kNamed)) return false;
+  place.choice = static_cast<AddressChoice>(choice);
   for (std::size_t i = 0; i < count; ++i) {
     const auto address = SocketAddress::parse(text_of(in.sized(kMaxAddressText)), 0);
     if (!in.ok() || !address.ok()) return false;
-    addresses.push_back(*address);
+    place.addresses.push_back(*address);
   }
   return true;
+}
+
+void put_member(Member& member, const Place& place) {
+  member.host = place.host;
+  member.choice = place.choice;
+  member.addresses = place.addresses;
 }
 
 Nonce read_nonce(ByteReader& in) {
@@ -87,7 +99,7 @@ Result<JoinVerdict> parse_world(ByteReader in) {
   for (std::uint32_t i = 0; i < place_count; ++i) {
     Place place;
     place.host.name = text_of(in.sized(kMaxHostName));
-    if (!read_place(in, place.host, place.addresses)) return corrupt("a table of members");
+    if (!read_place(in, place)) return corrupt("a table of members");
     places.push_back(std::move(place));
   }
   const auto size = in.integer<std::int32_t>();
@@ -101,8 +113,7 @@ Result<JoinVerdict> parse_world(ByteReader in) {
     member.start_time = in.integer<std::uint64_t>();
     member.nonce = read_nonce(in);
     if (!in.ok() || place >= places.size()) return corrupt("a table of members");
-    member.host = places[place].host;
-    member.addresses = places[place].addresses;
+    put_member(member, places[place]);
     members.push_back(std::move(member));
   }
   if (!in.complete()) return corrupt("a table of members");
@@ -150,7 +161,7 @@ Buffer write_member(const MemberRecord& record) {
   out.integer(static_cast<std::uint8_t>(record.secret));
   out.integer(record.member.start_time);
   out.raw(record.member.nonce);
-  write_place(out, record.member.host, record.member.addresses);
+  write_place(out, record.member);
   return bytes;
 }
 
@@ -169,11 +180,14 @@ Result<MemberRecord> parse_member(ByteView bytes) {
   const auto secret = in.integer<std::uint8_t>();
   member.start_time = in.integer<std::uint64_t>();
   member.nonce = read_nonce(in);
-  const bool placed = read_place(in, member.host, member.addresses);
+  Place place;
+  place.host = member.host;
+  const bool placed = read_place(in, place);
   const bool sane = secret <= static_cast<std::uint8_t>(SecretFrom::kGiven) &&
                     valid_world(record.world_size) && record.world_size.contains(member.rank);
   if (!placed || !sane || !in.complete()) return corrupt("a member's record");
   record.secret = static_cast<SecretFrom>(secret);
+  put_member(member, place);
   return record;
 }
 
@@ -188,7 +202,7 @@ Buffer write_verdict(const Members& members) {
     Buffer place;
     ByteWriter writer(place);
     writer.sized(shortened(member.host.name, kMaxHostName));
-    write_place(writer, member.host, member.addresses);
+    write_place(writer, member);
     const auto [entry, fresh] = index.emplace(place, static_cast<std::uint32_t>(places.size()));
     if (fresh) places.push_back(std::move(place));
     place_of.push_back(entry->second);

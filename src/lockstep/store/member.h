@@ -26,12 +26,16 @@ constexpr std::size_t kMaxMemberAddresses = 8;
 // Tells one join from another, also of the same process.
 using Nonce = std::array<std::byte, 16>;
 
+// How a member came to its addresses: by the route to the master, or its user named the interfaces.
+enum class AddressChoice : std::uint8_t { kRouted = 0, kNamed = 1 };
+
 struct Member {
   Rank rank;
   int pid = 0;
   std::uint64_t start_time = 0;  // of the process, so that a pid that was used again is not taken for it
   Nonce nonce{};
   base::HostIdentity host;
+  AddressChoice choice = AddressChoice::kRouted;
   std::vector<base::SocketAddress> addresses;  // port 0; at most kMaxMemberAddresses
 
   bool operator==(const Member&) const = default;

@@ -23,6 +23,9 @@ constexpr base::Logger kLog("rendezvous");
 constexpr Duration kTelling = seconds(2);
 // How long rank 0 keeps its store up for members that have not read the verdict yet.
 constexpr Duration kReading = seconds(5);
+// How long it does so after a failure, for those who have not read why; and how often it looks.
+constexpr Duration kHearing = seconds(1);
+constexpr Duration kPoll = milliseconds(10);
 // How often to look whether the members of an earlier round have died.
 constexpr Duration kLookAgain = milliseconds(250);
 
@@ -50,12 +53,13 @@ class Join {
         self_(request.self),
         record_(write_member(request.self)),
         deadline_(deadline),
-        started_(deadline.clock().now()) {}
+        started_(request.since.value_or(deadline.clock().now())) {}
 
   struct Joined {
     RoundKeys keys;
     Members members;
   };
+  JoinPhase phase() const { return phase_; }
   Result<Joined> run() {
     while (true) {
       LOCKSTEP_ASSIGN(const RoundKeys keys, newest_round());
@@ -106,12 +110,20 @@ class Join {
       return slot_is_taken(keys, holder);
     }
     if (is_gone(founder.member)) return founder_is_gone(keys, founder.member);
+    // Someone who comes again finds the round of the world that was here before, complete or closed.
+    const std::string verdict_key[] = {keys.verdict()};
+    LOCKSTEP_ASSIGN(const bool decided, store_.check(verdict_key, deadline_));
+    if (decided) {
+      LOCKSTEP_ASSIGN(const JoinVerdict verdict, wait_for_verdict(keys));
+      return conclude(keys, verdict);
+    }
     if (Status disagreement = join_errors::compare(founder, self_); !disagreement.ok()) {
       LOCKSTEP_ASSIGN(const JoinVerdict verdict, decide(keys, disagreement));
       return conclude(keys, verdict);
     }
     LOCKSTEP_ASSIGN(const std::int64_t arrived, store_.add(keys.arrived(), 1, deadline_));
-    // Beyond the last are those who come again to a world that is complete; its verdict is there.
+    phase_ = JoinPhase::kArrived;
+    kLog.debug(cat(self_.member.text(), " has arrived; ", arrived, " of ", self_.world_size, " are here"));
     Result<JoinVerdict> verdict =
         arrived == self_.world_size.value ? complete(keys, deadline_) : wait_for_verdict(keys);
     if (verdict.status().code() == Code::kTimeout) verdict = give_up(keys);
@@ -121,7 +133,10 @@ class Join {
 
   // This rank holds its slot; what does the verdict mean for it?
   Attempt conclude(const RoundKeys& keys, const JoinVerdict& verdict) {
-    if (const auto* failure = std::get_if<Status>(&verdict)) return as_reported_here(*failure);
+    if (const auto* failure = std::get_if<Status>(&verdict)) {
+      if (const Status told = let_others_hear(keys); !told.ok()) kLog.debug(told.message());
+      return as_reported_here(*failure);
+    }
     if (const auto* members = std::get_if<Members>(&verdict)) {
       const Rank rank = self_.member.rank;
       const WorldSize size{static_cast<int>(members->size())};
@@ -173,6 +188,7 @@ class Join {
 
   // Until the members of an earlier world have left or died.
   Attempt wait_for_end(const RoundKeys& keys, const Members& members) {
+    phase_ = JoinPhase::kLooking;
     const std::string closed[] = {keys.closed()};
     while (true) {
       LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(keys));
@@ -192,11 +208,6 @@ class Join {
 
   // Everyone has come: the table, unless someone disagrees.
   Result<JoinVerdict> complete(const RoundKeys& keys, const Deadline& deadline) {
-    // In a round that was closed the count begins anew, and slots are given back: its verdict must be seen
-    // first.
-    const std::string verdict_key[] = {keys.verdict()};
-    LOCKSTEP_ASSIGN(const bool decided, store_.check(verdict_key, deadline));
-    if (decided) return wait_for_verdict(keys);
     std::vector<std::string> slots;
     for (int rank = 0; rank < self_.world_size.value; ++rank) slots.push_back(keys.slot(Rank{rank}));
     LOCKSTEP_ASSIGN(const std::vector<Buffer> values, store_.multi_get(slots, deadline));
@@ -236,6 +247,22 @@ class Join {
     return out;
   }
 
+  // A failed rank takes its store along, so it waits until all who hold a slot have read why.
+  Status let_others_hear(const RoundKeys& keys) {
+    LOCKSTEP_ASSIGN(std::int64_t seen, store_.add(keys.seen(), 1, telling()));
+    if (request_.store_ends == StoreEnds::kLater) return {};
+    const Deadline deadline = deadline_.clock().in(kHearing);
+    const std::string never[] = {keys.all_seen()};
+    while (!deadline.expired()) {
+      LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(keys));
+      LOCKSTEP_ASSIGN(seen, store_.add(keys.seen(), 0, telling()));
+      if (seen >= static_cast<std::int64_t>(slots.size())) return {};
+      const Status pause = store_.wait(never, deadline.at_most(kPoll));
+      if (!pause.ok() && pause.code() != Code::kTimeout) return pause;
+    }
+    return {};
+  }
+
   // Writes the verdict if there is none, and reads the one that stands.
   Result<JoinVerdict> decide(const RoundKeys& keys, const Status& failure) {
     return decide_bytes(keys, write_verdict(failure), telling());
@@ -268,6 +295,7 @@ class Join {
   const Buffer record_;
   const Deadline deadline_;
   const base::TimePoint started_;
+  JoinPhase phase_ = JoinPhase::kLooking;
 };
 
 // Lets the others know that this rank has the table, and stays until all have it if the store ends with it.
@@ -285,7 +313,7 @@ void confirm(Store& store, const RoundKeys& keys, const JoinRequest& request, co
 }  // namespace
 
 Result<std::unique_ptr<Membership>> Membership::join(std::shared_ptr<Store> store, JoinRequest request,
-                                                     const Deadline& deadline) {
+                                                     const Deadline& deadline, JoinPhase* reached) {
   MemberRecord& self = request.self;
   if (self.world_size.value < 1 || self.world_size.value > kMaxWorldSize) {
     return Status::invalid(
@@ -301,10 +329,13 @@ Result<std::unique_ptr<Membership>> Membership::join(std::shared_ptr<Store> stor
       return is_certainly_gone(member, here);
     };
   }
-  LOCKSTEP_ASSIGN(Join::Joined joined, Join(*store, request, deadline).run());
-  confirm(*store, joined.keys, request, deadline);
+  Join join(*store, request, deadline);
+  Result<Join::Joined> joined = join.run();
+  if (reached != nullptr) *reached = join.phase();
+  if (!joined.ok()) return joined.status();
+  confirm(*store, joined->keys, request, deadline);
   return std::unique_ptr<Membership>(
-      new Membership(std::move(store), joined.keys, self.member.rank, std::move(joined.members)));
+      new Membership(std::move(store), joined->keys, self.member.rank, std::move(joined->members)));
 }
 
 Membership::Membership(std::shared_ptr<Store> store, RoundKeys keys, Rank rank, Members members)

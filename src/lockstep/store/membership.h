@@ -8,7 +8,7 @@
 //     rank reports. Whoever sees something wrong earlier, or gives up, writes the verdict in its place; the
 //     first one stands.
 // A round ends when its last member has left; then the next may begin on the same store. A round whose
-// members are certainly dead (killed, on this host) is history at once. Cost: 6 calls per rank, and the last
+// members are certainly dead (killed, on this host) is history at once. Cost: 7 calls per rank, and the last
 // one reads n records in one more; the table names each host once.
 //
 // Thread safety: join() from any thread; a Membership is used by one thread at a time.
@@ -35,11 +35,17 @@ namespace lockstep::store {
 // Whether the store ends with this rank; then join() returns only when every member has read the verdict.
 enum class StoreEnds : bool { kLater, kWithThisRank };
 
+// How far a join has come. Before it has arrived, a rank has met nobody of its own world: if the store ends then,
+// it was that of an earlier world, and may be looked for again.
+enum class JoinPhase : bool { kLooking, kArrived };
+
 struct JoinRequest {
   MemberRecord self;  // nonce, pid and start time are filled in by join()
   std::string job_id = "default";
   std::uint64_t epoch = 0;
   StoreEnds store_ends = StoreEnds::kLater;
+  // When this rank began to look for the others, for messages; default: when it joins.
+  std::optional<base::TimePoint> since = {};
   // How to tell that a member of an earlier round is dead. Default: is_certainly_gone, seen from self's host.
   std::function<bool(const Member&)> is_gone = {};
 };
@@ -47,8 +53,9 @@ struct JoinRequest {
 class Membership {
  public:
   // The store is shared with whoever uses it after the join; it must not be closed before leave().
+  // `reached` says, if asked, how far it came, also after an error.
   static Result<std::unique_ptr<Membership>> join(std::shared_ptr<Store> store, JoinRequest request,
-                                                  const Deadline& deadline);
+                                                  const Deadline& deadline, JoinPhase* reached = nullptr);
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;

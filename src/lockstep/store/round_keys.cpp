@@ -9,10 +9,12 @@
 namespace lockstep::store {
 namespace {
 
+constexpr std::string_view kRoot = "rendezvous/";
+
 // A job id may be any text of any size; half of its hash tells jobs apart and keeps keys short.
 std::string job_prefix(std::string_view job_id) {
   const base::JobHash hash = base::job_hash(job_id);
-  return cat("rendezvous/", base::hex(std::span(hash).first(8)), "/");
+  return cat(kRoot, base::hex(std::span(hash).first(8)), "/");
 }
 
 }  // namespace
@@ -57,6 +59,11 @@ bool RoundKeys::is_garbage_after_close(std::string_view key) const {
   if (slash == std::string_view::npos) return false;
   const auto other = parse_head(rest.substr(0, slash));
   return other && std::tie(other->epoch, other->round) < std::tie(epoch_, round_);
+}
+
+bool RoundKeys::is_tombstone(std::string_view key) {
+  return key.starts_with(kRoot) &&
+         (key.ends_with("/head") || key.ends_with("/verdict") || key.ends_with("/closed"));
 }
 
 }  // namespace lockstep::store

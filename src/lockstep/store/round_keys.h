@@ -43,12 +43,14 @@ class RoundKeys {
   std::string left() const { return prefix_ + "left"; }
   std::string closed() const { return prefix_ + "closed"; }
   std::string secret() const { return prefix_ + "secret"; }
-  // Of the keys that the world's members use after the join.
-  std::string world() const { return prefix_ + "world/"; }
+  // The prefix, without its slash, of the keys that the members use after the join.
+  std::string world() const { return prefix_ + "world"; }
 
   // True for a key that nobody needs once this round is closed: those of this round but its two tombstones,
   // and everything of the job's earlier rounds.
   bool is_garbage_after_close(std::string_view key) const;
+  // True for what stays of a job when all its rounds are closed: its head and the tombstones.
+  static bool is_tombstone(std::string_view key);
 
  private:
   std::string job_;  // the prefix of all rounds of the job
