@@ -309,7 +309,7 @@ TEST_P(StoreConformance, SaysWhatItIs) {
 }
 
 TEST_P(StoreConformance, HoldsManyKeys) {
-  constexpr int kBatches = 10, kBatch = 1000;
+  constexpr int kBatches = 20, kBatch = 5000;
   const std::vector<Buffer> values(kBatch, buffer_of("value"));
   for (int batch = 0; batch < kBatches; ++batch) {
     Names keys;
