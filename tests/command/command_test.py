@@ -86,7 +86,7 @@ class Version(unittest.TestCase):
         result = run("--version")
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         for line in [r"lockstep \d+\.\d+\.\d+", r"wire version +\d+", r"build +\w+, \S+ \d+.*", r"OpenSSL +3\..*",
-                     r"hwloc +2\..*", r"torch helpers +\S.*"]:
+                     r"hwloc API +2\..*", r"torch helpers +\S.*"]:
             self.assertRegex(result.stdout, re.compile(f"^{line}$", re.MULTILINE))
 
     def test_works_whatever_the_environment_holds(self):

@@ -32,12 +32,13 @@ std::string hwloc_version() {
 
 std::string openssl_version() { return OpenSSL_version(OPENSSL_VERSION_STRING); }
 
-// The programs that link libtorch, which the command starts where it needs one.
+// The helpers that link libtorch; their names begin with "torch_".
 std::vector<std::string> torch_helpers(const CommandContext& context) {
   std::vector<std::string> names;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(context.libexec(), ignored)) {
-    if (entry.is_regular_file(ignored)) names.push_back(entry.path().filename().string());
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("torch_")) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -51,7 +52,7 @@ std::string version_text(const CommandContext& context) {
              "\nwire version   ", base::kWireVersion,                                       //
              "\nbuild          ", kBuildType, ", ", compiler(),                             //
              "\nOpenSSL        ", openssl_version(),                                        //
-             "\nhwloc          ", hwloc_version(),                                          //
+             "\nhwloc API      ", hwloc_version(),                                          //
              "\ntorch helpers  ", helpers.empty() ? "not installed" : base::join(helpers),  //
              helpers.empty() ? "" : cat(" (", context.libexec().string(), ")"));
 }
@@ -60,14 +61,14 @@ launch::Finding version_finding(const CommandContext& context) {
   const bool helpers = !torch_helpers(context).empty();
   return {.topic = "lockstep",
           .found = cat(kVersion, ", wire version ", base::kWireVersion, ", ", kBuildType, ", OpenSSL ",
-                       openssl_version(), ", hwloc ", hwloc_version(), ", torch helpers ",
+                       openssl_version(), ", hwloc API ", hwloc_version(), ", torch helpers ",
                        helpers ? "installed" : "not installed"),
           .facts = {{"version", std::string(kVersion)},
                     {"wire_version", std::int64_t{base::kWireVersion}},
                     {"build_type", std::string(kBuildType)},
                     {"compiler", compiler()},
                     {"openssl", openssl_version()},
-                    {"hwloc", hwloc_version()},
+                    {"hwloc_api", hwloc_version()},
                     {"torch_helpers", helpers}}};
 }
 

@@ -1,7 +1,6 @@
 #include "lockstep/launch/doctor.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/process.h"
@@ -13,12 +12,34 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr std::size_t kTopicWidth = 16;
+constexpr std::size_t kHealthWidth = 10;
+constexpr std::size_t kTopicWidth = 15;
+constexpr std::size_t kLineWidth = 100;
 
 std::string padded(std::string_view text, std::size_t width) {
   std::string out(text);
   out.resize(std::max(width, out.size()), ' ');
   return out;
+}
+
+// The words of `text` on lines of at most kLineWidth, all but the first behind the columns of health and
+// topic.
+std::string wrapped(std::string_view text) {
+  constexpr std::size_t kIndent = kHealthWidth + kTopicWidth;
+  std::string out;
+  std::size_t column = kIndent;
+  for (const std::string& word : base::split(text, ' ')) {
+    if (column > kIndent && column + 1 + word.size() > kLineWidth) {
+      out += cat("\n", std::string(kIndent, ' '));
+      column = kIndent;
+    } else if (column > kIndent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out + "\n";
 }
 
 const char* colour_of(Health health) {
@@ -65,10 +86,12 @@ Health DoctorReport::health() const {
 std::string DoctorReport::text(Colour colour) const {
   std::string out;
   for (const Finding& finding : findings) {
-    const std::string health = padded(health_name(finding.health), 10);
-    out +=
-        cat(painted(health, finding.health, colour), padded(finding.topic, kTopicWidth), finding.found, "\n");
-    if (!finding.advice.empty()) out += cat(std::string(10 + kTopicWidth, ' '), finding.advice, "\n");
+    const std::string health = padded(health_name(finding.health), kHealthWidth);
+    out += cat(painted(health, finding.health, colour), padded(finding.topic, kTopicWidth),
+               wrapped(finding.found));
+    if (!finding.advice.empty()) {
+      out += cat(std::string(kHealthWidth + kTopicWidth, ' '), wrapped(finding.advice));
+    }
   }
   const auto count = [this](Health health) {
     return std::count_if(findings.begin(), findings.end(),

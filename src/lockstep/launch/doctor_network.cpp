@@ -78,7 +78,7 @@ Finding judge_interfaces(const std::vector<base::Interface>& interfaces,
   } else if (!named.empty()) {
     finding.found += cat("; jobs on several hosts use ", base::join(named), " (LOCKSTEP_SOCKET_IFNAME)");
   } else {
-    finding.found += "; a job on one host uses lo, one on several the interface that routes to the master";
+    finding.found += "; used: lo by a job on one host, else the one that routes to the master";
   }
   return finding;
 }

@@ -42,7 +42,9 @@ std::string last_line(const std::string& text) {
 // Why asking failed, in words.
 std::string failure_text(const Result<ProgramOutput>& answer) {
   if (!answer.ok()) return std::string(answer.status().message());
-  return cat(base::exit_text(answer->wait_status), ": ", base::quoted(last_line(answer->text)));
+  const std::string last = last_line(answer->text);
+  return cat(base::exit_text(answer->wait_status), last.empty() ? "" : ": ",
+             last.empty() ? "" : base::quoted(last));
 }
 
 Finding found_torch(const nlohmann::json& answer) {

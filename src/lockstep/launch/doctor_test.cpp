@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "lockstep/testing/status_matchers.h"
@@ -17,6 +18,7 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 DoctorReport report_of(Health health) {
   return {.host = "node7",
@@ -37,11 +39,24 @@ TEST(Doctor, AReportIsAsHealthyAsItsWorstFinding) {
 
 TEST(Doctor, TextHasOneLinePerTopicAndTheAdviceBelow) {
   EXPECT_EQ(report_of(Health::kWarning).text(DoctorReport::Colour::kNever),
-            "ok        memory          1.0 GiB free\n"
-            "warning   torch           broken \xff\n"
-            "                          Mend it.\n"
+            "ok        memory         1.0 GiB free\n"
+            "warning   torch          broken \xff\n"
+            "                         Mend it.\n"
             "\n"
             "node7: 1 ok, 1 warning, 0 unusable.\n");
+}
+
+TEST(Doctor, LongLinesAreWrappedBehindTheColumns) {
+  std::string words = "word";
+  for (int i = 0; i < 40; ++i) words += " word";
+  const DoctorReport report{.host = "h", .findings = {{.topic = "memory", .found = words}}};
+  std::istringstream lines(report.text(DoctorReport::Colour::kNever));
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_LE(line.size(), 100U);
+  EXPECT_GT(line.size(), 90U);
+  std::getline(lines, line);
+  EXPECT_THAT(line, StartsWith(std::string(25, ' ') + "word"));
 }
 
 TEST(Doctor, ColoursAreThereOnlyIfAskedFor) {

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# What `make demo` shows: ranks that meet, what each knows of the others, and one that dies on purpose.
+#
+#   tools/demo.sh [BUILD]      the build to show (default: build/release)
+#
+# Exits 0 if everything went as announced.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+build=${1:-build/release}
+lockstep=$build/bin/lockstep
+example=$build/examples/01_ranks_meet
+victim=2
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+bold='' dim='' green='' red='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+  bold=$'\033[1m' dim=$'\033[2m' green=$'\033[32m' red=$'\033[31m' plain=$'\033[0m'
+fi
+
+title() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
+tell() { printf '%s\n' "$@"; }
+fail() {
+  printf '\n%sNot as announced: %s%s\n' "$red" "$1" "$plain" >&2
+  exit 1
+}
+# Shows the command and runs it. Its output goes to the terminal as it is, and to files below $logs.
+show() {
+  local status=0
+  printf '\n%s$ lockstep run %s%s\n' "$dim" "${*//"$build/examples/"/}" "$plain"
+  rm -rf "$logs/run"
+  # The number of threads per rank does not matter here; unset, the launcher would say what it chose.
+  OMP_NUM_THREADS=1 "$lockstep" run --log-dir "$logs/run" "$@" || status=$?
+  return "$status"
+}
+# What rank $1 wrote to $2 (stdout or stderr) in the last run.
+written_by() { find "$logs/run" -path "*/$1/$2.log" -exec cat {} +; }
+
+for program in "$lockstep" "$example"; do
+  [ -x "$program" ] || fail "there is no $program; run 'make demo', or build the preset first"
+done
+
+title "1. Four ranks meet"
+tell "The launcher starts the same program four times. It makes a secret for the job and opens" \
+  "the store's socket; the ranks find each other there and prove that they know the secret." \
+  "Rank 0 prints what it knows of all of them, then they count to 400 together."
+show --nproc 4 "$example" || fail "the job should have ended with status 0, not $?"
+for rank in 0 1 2 3; do
+  grep -qx "rank $rank is done" <(written_by "$rank" stdout) || fail "rank $rank did not say that it is done"
+done
+
+title "2. One of them dies"
+tell "The same again, but rank $victim kills itself (SIGKILL, as the kernel does when memory runs out)." \
+  "The launcher notices at once, stops the other three, which would wait for ever, and reports" \
+  "the first failure: which rank, where, how it ended, and the last it wrote."
+show --nproc 4 "$example" --kill "$victim"
+status=$?
+[ "$status" -eq 137 ] || fail "the launcher's status should be that of the dead rank, 137 (128 + SIGKILL), not $status"
+grep -q "on purpose" <(written_by "$victim" stderr) || fail "rank $victim did not announce its end"
+# Its table has the process id of every rank in the third column.
+pids=$(written_by 0 stdout | awk '$1 ~ /^[0-3]$/ && NF > 3 { print $3 }')
+[ "$(wc -w <<<"$pids")" -eq 4 ] || fail "rank 0 did not print a table of four ranks"
+for pid in $pids; do
+  ! kill -0 "$pid" 2>/dev/null || fail "process $pid is still running"
+done
+
+title "3. What this machine offers"
+printf '\n%s$ lockstep doctor%s\n' "$dim" "$plain"
+"$lockstep" doctor || fail "something here is unusable; the lines above say what to do about it"
+
+printf '\n%s%sEverything went as announced.%s The exit status of the second job was 137, and nothing is left running.\n' \
+  "$green" "$bold" "$plain"
+tell "Next: examples/README.md has more programs, docs/launching.md all that the launcher can do."
