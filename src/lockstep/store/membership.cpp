@@ -335,13 +335,15 @@ Result<std::unique_ptr<Membership>> Membership::join(std::shared_ptr<Store> stor
   if (!joined.ok()) return joined.status();
   confirm(*store, joined->keys, request, deadline);
   return std::unique_ptr<Membership>(
-      new Membership(std::move(store), joined->keys, self.member.rank, std::move(joined->members)));
+      new Membership(std::move(store), joined->keys, request, std::move(joined->members)));
 }
 
-Membership::Membership(std::shared_ptr<Store> store, RoundKeys keys, Rank rank, Members members)
+Membership::Membership(std::shared_ptr<Store> store, RoundKeys keys, const JoinRequest& request,
+                       Members members)
     : store_(std::move(store)),
       keys_(std::move(keys)),
-      rank_(rank),
+      rank_(request.self.member.rank),
+      store_ends_(request.store_ends),
       members_(std::move(members)),
       pid_(::getpid()) {}
 
@@ -356,7 +358,12 @@ Membership::Left Membership::leave() {
   const auto left = store_->add(keys_.left(), 1, deadline);
   if (!left.ok()) return *left_;
   left_ = Left::kOthersRemain;
-  if (*left < static_cast<std::int64_t>(members_.size())) return *left_;
+  if (*left < static_cast<std::int64_t>(members_.size())) {
+    const std::string closed[] = {keys_.closed()};
+    if (store_ends_ == StoreEnds::kWithThisRank && !store_->wait(closed, deadline).ok())
+      kLog.debug("some ranks have not left; the store ends without them");
+    return *left_;
+  }
   if (const Status status = close_round(*store_, keys_, deadline); !status.ok())
     kLog.debug(cat("the last rank has left, but: ", status.message()));
   left_ = Left::kLast;

@@ -32,11 +32,12 @@
 
 namespace lockstep::store {
 
-// Whether the store ends with this rank; then join() returns only when every member has read the verdict.
+// Whether the store ends with this rank; then join() returns only when every member has read the verdict, and
+// leave() only when every member has left, or after 2 s: ranks may be destroyed in any order.
 enum class StoreEnds : bool { kLater, kWithThisRank };
 
-// How far a join has come. Before it has arrived, a rank has met nobody of its own world: if the store ends then,
-// it was that of an earlier world, and may be looked for again.
+// How far a join has come. Before it has arrived, a rank has met nobody of its own world: if the store ends
+// then, it was that of an earlier world, and may be looked for again.
 enum class JoinPhase : bool { kLooking, kArrived };
 
 struct JoinRequest {
@@ -65,17 +66,19 @@ class Membership {
   const RoundKeys& keys() const { return keys_; }
 
   enum class Left : std::uint8_t { kOthersRemain, kLast, kUnknown };
-  // Gives the slot back; the last one to leave ends the round. Takes at most 2 s, never fails loudly: if the
-  // store is gone there is nothing to give back (kUnknown). Idempotent; does nothing in a forked child.
+  // Gives the slot back; the last one to leave ends the round. The rank with which the store ends waits for
+  // that. Takes at most 2 s, never fails loudly: if the store is gone there is nothing to give back
+  // (kUnknown). Idempotent; does nothing in a forked child.
   Left leave();
 
  private:
-  Membership(std::shared_ptr<Store> store, RoundKeys keys, Rank rank, Members members);
+  Membership(std::shared_ptr<Store> store, RoundKeys keys, const JoinRequest& request, Members members);
 
   // Shared with the user of the rendezvous, who may drop it before or after this.
   const std::shared_ptr<Store> store_;
   const RoundKeys keys_;
   const Rank rank_;
+  const StoreEnds store_ends_;
   const Members members_;
   const int pid_;  // of the process that joined; a forked child has no part in it
   std::optional<Left> left_;

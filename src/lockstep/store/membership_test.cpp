@@ -352,8 +352,41 @@ TEST_F(MembershipTest, AStoreThatEndsWithARankStaysUntilAllHaveReadTheVerdict) {
   EXPECT_FALSE(server_returned);
   ASSERT_OK(store_->add(keys.seen(), 1));
   ASSERT_OK(store_->set(keys.all_seen(), {}));
+  ASSERT_OK(store_->set(keys.closed(), {}));  // nor will the slow one leave
   server.join();
   EXPECT_TRUE(server_returned);
+}
+
+TEST_F(MembershipTest, AStoreThatEndsWithARankStaysUntilAllHaveLeft) {
+  JoinRequest serving = request(0, 2);
+  serving.store_ends = StoreEnds::kWithThisRank;
+  std::vector<Joined> joined = join_all({serving, request(1, 2)});
+  for (const Joined& one : joined) ASSERT_OK(one);
+  std::atomic<bool> server_left = false;
+  std::thread server([&] {
+    EXPECT_EQ((*joined[0])->leave(), Membership::Left::kOthersRemain);
+    server_left = true;
+  });
+  const std::string left[] = {RoundKeys("default", 0, 0).left()};
+  ASSERT_OK(store_->wait(left, Clock::steady().in(seconds(20))));
+  // It looks again and again for the other to leave.
+  for (const std::uint64_t before = clock_.waits(); clock_.waits() < before + 3;) std::this_thread::yield();
+  EXPECT_FALSE(server_left);
+  EXPECT_EQ((*joined[1])->leave(), Membership::Left::kLast);
+  server.join();
+}
+
+TEST_F(MembershipTest, AStoreThatEndsWithARankDoesNotWaitForEverForOneThatDied) {
+  JoinRequest serving = request(0, 2);
+  serving.store_ends = StoreEnds::kWithThisRank;
+  std::vector<Joined> joined = join_all({serving, request(1, 2)});
+  for (const Joined& one : joined) ASSERT_OK(one);
+  std::thread server([&] { EXPECT_EQ((*joined[0])->leave(), Membership::Left::kOthersRemain); });
+  const std::string left[] = {RoundKeys("default", 0, 0).left()};
+  ASSERT_OK(store_->wait(left, Clock::steady().in(seconds(20))));
+  for (const std::uint64_t before = clock_.waits(); clock_.waits() == before;) std::this_thread::yield();
+  clock_.advance(seconds(2));
+  server.join();
 }
 
 TEST_F(MembershipTest, ForeignBytesUnderItsKeysAreAnErrorNotACrash) {
