@@ -1,7 +1,9 @@
 #include "lockstep/store/file_store.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/base/text.h"
@@ -35,7 +37,14 @@ FileStore::FileStore(LogFile file, const StoreOptions& options)
     : path_(file.path()), clock_(*options.clock), timeout_(options.timeout), file_(std::move(file)) {}
 
 Result<std::unique_ptr<FileStore>> FileStore::open(const std::string& path, const StoreOptions& options) {
-  std::unique_ptr<FileStore> store(new FileStore(LogFile(path), options));
+  if (path.empty()) return Status::invalid("FileStore: the path is empty");
+  // The file itself, whatever the working folder becomes, and not a link to it, which a compaction would
+  // replace.
+  std::error_code error;
+  std::filesystem::path file = std::filesystem::absolute(path, error);
+  if (!error) file = std::filesystem::weakly_canonical(file, error);
+  if (error) file = path;  // opening it will say what is wrong
+  std::unique_ptr<FileStore> store(new FileStore(LogFile(file.string()), options));
   // Makes the file, or finds out now what is wrong with it.
   LOCKSTEP_TRY(store->read(store->start("open", {}), [](const KeyValues&) { return Status(); }));
   return store;

@@ -45,6 +45,30 @@ TEST_F(FileStoreTest, ErrorsNameTheFile) {
   EXPECT_THAT(FileStore::open(nowhere), StatusIs(Code::kInvalid, HasSubstr(nowhere)));
 }
 
+TEST_F(FileStoreTest, ARelativePathStaysTheSameFileInAnotherWorkingFolder) {
+  const std::string before = std::filesystem::current_path();
+  std::filesystem::current_path(folder_.path());
+  Result<std::unique_ptr<FileStore>> store = FileStore::open("store");
+  std::filesystem::current_path(before);
+  ASSERT_OK(store);
+  EXPECT_OK((*store)->set("key", {}));
+  EXPECT_OK((*store)->clone());
+  EXPECT_THAT(FileStore::open(""), StatusIs(Code::kInvalid));
+}
+
+TEST_F(FileStoreTest, ALinkIsFollowedAndNotReplacedByACompaction) {
+  ASSERT_OK_AND_ASSIGN(const auto store, FileStore::open(path_));
+  const std::string link = folder_.path("link");
+  std::filesystem::create_symlink(path_, link);
+  ASSERT_OK_AND_ASSIGN(const auto linked, FileStore::open(link));
+  const std::uintmax_t big = store::LogFile::kCompactSize / 2;
+  for (int i = 0; i < 10; ++i) ASSERT_OK(linked->set("key", Buffer(big)));
+  EXPECT_LT(std::filesystem::file_size(path_), 5 * big);  // it was compacted
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  ASSERT_OK(linked->set("key", bytes_of("1")));
+  EXPECT_THAT(store->get("key"), holds("1"));
+}
+
 TEST_F(FileStoreTest, OnceLostItStaysLost) {
   ASSERT_OK_AND_ASSIGN(const auto store, FileStore::open(path_));
   ASSERT_OK(store->set("key", {}));

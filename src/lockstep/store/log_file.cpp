@@ -38,12 +38,6 @@ Status read_at(int fd, ByteSpan out, off_t offset) {
   return {};
 }
 
-Result<struct stat> stat_of(int fd) {
-  struct stat info = {};
-  if (::fstat(fd, &info) != 0) return Status::from_errno("the file cannot be examined", errno);
-  return info;
-}
-
 }  // namespace
 
 Status LogFile::lost(std::string_view why) const {
@@ -93,8 +87,11 @@ Result<bool> LogFile::begin(LockKind kind) {
 void LogFile::end() { unlock_file(fd_.get()); }
 
 Result<LogFile::Found> LogFile::look() try {
-  struct stat at_path = {};
-  LOCKSTEP_ASSIGN(const struct stat ours, stat_of(fd_.get()));
+  struct stat ours = {}, at_path = {};
+  if (::fstat(fd_.get(), &ours) != 0) {
+    if (errno == ESTALE) return Found::kReplaced;  // another host has removed or replaced it
+    return Status::from_errno("the file cannot be examined", errno);
+  }
   if (::stat(path_.c_str(), &at_path) != 0) {
     if (errno != ENOENT) return Status::from_errno("the file cannot be examined", errno);
     // Removed between our open and our lock: whoever creates a store makes it again.
@@ -211,14 +208,17 @@ Status LogFile::write_record(const LogRecord& record) try {
 
 Status LogFile::compact() try {
   const std::string new_path = path_ + ".new";
-  LOCKSTEP_ASSIGN(const struct stat old, stat_of(fd_.get()));
+  struct stat old = {};
+  if (::fstat(fd_.get(), &old) != 0) return Status::from_errno("the file cannot be examined", errno);
   // Only who holds the lock writes this file, so what lies there is a killed writer's.
   UniqueFd fresh(::open(new_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fresh) return Status::from_errno(cat(new_path, " cannot be made"), errno);
   off_t size = 0;
   Status status = write_snapshot(fresh.get(), size);
-  if (status.ok() && ::fchmod(fresh.get(), old.st_mode & 0777) != 0) {
-    status = Status::from_errno(cat(new_path, " cannot get the rights of the old file"), errno);
+  // In this order, because a change of owner may take rights away.
+  if (status.ok() && (::fchown(fresh.get(), old.st_uid, old.st_gid) != 0 ||
+                      ::fchmod(fresh.get(), old.st_mode & 0777) != 0)) {
+    status = Status::from_errno(cat(new_path, " cannot get the owner and the rights of the old file"), errno);
   }
   if (status.ok() && ::fdatasync(fresh.get()) != 0) {
     status = Status::from_errno(cat(new_path, " cannot be synced"), errno);
