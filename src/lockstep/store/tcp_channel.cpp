@@ -1,12 +1,9 @@
 #include "lockstep/store/tcp_channel.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -35,18 +32,14 @@ struct Channel::Call {
   CondVar changed = {};
 };
 
-Channel::Channel(base::UniqueFd socket, const base::SessionKeys& keys, std::string server)
-    : socket_(std::move(socket)),
+Channel::Channel(Connected connection, std::string server)
+    : conduit_(std::move(connection.conduit)),
       server_(std::move(server)),
-      fork_guard_(socket_.get()),
-      writer_(keys.client_to_server),
-      reader_(keys.server_to_client, kMaxMessageSize) {
-  // Receives block, within SO_RCVTIMEO; sends say MSG_DONTWAIT. So an answer costs no poll(2).
-  fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) & ~O_NONBLOCK);
-}
+      writer_(connection.keys ? FrameKey(connection.keys->client_to_server) : FrameKey()),
+      reader_(connection.keys ? FrameKey(connection.keys->server_to_client) : FrameKey(), kMaxMessageSize) {}
 
 Status Channel::call(Request& request, const Deadline& guard, const OnBody& on_body) {
-  if (fork_guard_.in_child()) return forked();
+  if (conduit_.in_child()) return forked();
   const MutexLock lock(mutex_);
   LOCKSTEP_TRY(check_usable());
   request.id = next_id_++;
@@ -63,7 +56,7 @@ Status Channel::call(Request& request, const Deadline& guard, const OnBody& on_b
 }
 
 Status Channel::post(Request& request, const Deadline& guard) {
-  if (fork_guard_.in_child()) return forked();
+  if (conduit_.in_child()) return forked();
   const std::size_t size = request_size(request);
   {
     const MutexLock lock(mutex_);
@@ -82,7 +75,7 @@ Status Channel::post(Request& request, const Deadline& guard) {
 }
 
 bool Channel::has_unconfirmed() {
-  if (fork_guard_.in_child()) return false;
+  if (conduit_.in_child()) return false;
   const MutexLock lock(mutex_);
   return failure_.ok() && posted_ > confirmed_;
 }
@@ -99,7 +92,7 @@ Status Channel::send_request(const Request& request, const Deadline& guard) {
 
 bool Channel::send_some() {
   while (!outbox_.empty()) {
-    const ssize_t count = send(socket_.get(), outbox_.data(), outbox_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t count = conduit_.send(outbox_);
     if (count == static_cast<ssize_t>(outbox_.size())) {
       outbox_.clear();
     } else if (count > 0) {
@@ -123,7 +116,7 @@ Status Channel::flush(Op op, const Deadline& guard) {
       continue;
     }
     mutex_.unlock();
-    pollfd descriptor{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
+    pollfd descriptor{.fd = conduit_.sending(), .events = POLLOUT, .revents = 0};
     poll(&descriptor, 1, guard.poll_millis());
     mutex_.lock();
   }
@@ -166,17 +159,15 @@ void Channel::lead(short events, const Deadline& guard) {
   if (!received.ok()) fail(received);
 }
 
+// poll(2) first, although a receive could block by itself: a thread that sleeps in a receive of an AF_UNIX
+// socket is woken, for nothing, each time the other side takes what it has sent.
 Status Channel::receive(short events, const Deadline& guard) {
+  std::array<pollfd, 2> descriptors = {pollfd{.fd = conduit_.receiving(), .events = POLLIN, .revents = 0},
+                                       pollfd{.fd = conduit_.sending(), .events = POLLOUT, .revents = 0}};
+  const nfds_t watched = (events & POLLOUT) != 0 ? 2 : 1;
+  if (poll(descriptors.data(), watched, guard.poll_millis()) <= 0 || descriptors[0].revents == 0) return {};
   const ByteSpan space = reader_.space();
-  int flags = 0;
-  if ((events & POLLOUT) != 0) {
-    pollfd descriptor{.fd = socket_.get(), .events = events, .revents = 0};
-    if (poll(&descriptor, 1, guard.poll_millis()) <= 0 || (descriptor.revents & ~POLLOUT) == 0) return {};
-    flags = MSG_DONTWAIT;
-  } else {
-    limit_receive(guard.clock().patience(guard.remaining()));
-  }
-  const ssize_t count = recv(socket_.get(), space.data(), space.size(), flags);
+  const ssize_t count = conduit_.receive(space);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return {};
   if (count < 0) return lost(std::strerror(errno));
   if (count == 0) return lost("its process has ended or has closed the connection");
@@ -192,17 +183,6 @@ Status Channel::receive(short events, const Deadline& guard) {
     }
     deliver(response);
   }
-}
-
-// SO_RCVTIMEO is set to the power of two below what is left, so that calls with like deadlines set it once.
-void Channel::limit_receive(Duration at_most) {
-  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(at_most).count();
-  const auto limit = static_cast<std::int64_t>(
-      std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(millis, 1))));
-  if (limit == receive_limit_ms_) return;
-  const timeval time{.tv_sec = limit / 1000, .tv_usec = limit % 1000 * 1000};
-  setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
-  receive_limit_ms_ = limit;
 }
 
 void Channel::deliver(const Response& response) {

@@ -18,11 +18,10 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/clock.h"
-#include "lockstep/base/fork_guard.h"
-#include "lockstep/base/handshake.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
-#include "lockstep/base/unique_fd.h"
+#include "lockstep/store/tcp_conduit.h"
+#include "lockstep/store/tcp_connect.h"
 #include "lockstep/store/tcp_frame.h"
 #include "lockstep/store/tcp_wire.h"
 
@@ -30,8 +29,8 @@ namespace lockstep::store {
 
 class Channel {
  public:
-  // `socket` has passed the handshake. Messages name the server "TcpStore <server>".
-  Channel(base::UniqueFd socket, const base::SessionKeys& keys, std::string server);
+  // Messages name the server "TcpStore <server>".
+  Channel(Connected connection, std::string server);
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -69,7 +68,6 @@ class Channel {
   // the socket can be written.
   void lead(short events, const Deadline& guard) LOCKSTEP_REQUIRES(mutex_);
   Status receive(short events, const Deadline& guard) LOCKSTEP_EXCLUDES(mutex_);
-  void limit_receive(Duration at_most);
   void deliver(const Response& response) LOCKSTEP_EXCLUDES(mutex_);
   void promote_another() LOCKSTEP_REQUIRES(mutex_);
   void fail(const Status& failure) LOCKSTEP_REQUIRES(mutex_);
@@ -78,9 +76,8 @@ class Channel {
   Status lost(std::string_view how) const;
   Status no_answer(Op op) const;
 
-  const base::UniqueFd socket_;
+  const Conduit conduit_;
   const std::string server_;
-  const base::ForkGuard fork_guard_;
 
   Mutex mutex_;
   Status failure_ LOCKSTEP_GUARDED_BY(mutex_);  // of the connection; final
@@ -93,9 +90,7 @@ class Channel {
   std::uint64_t posted_ LOCKSTEP_GUARDED_BY(mutex_) = 0;     // bytes, ever
   std::uint64_t confirmed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of these, executed for certain
 
-  // The leader's alone.
-  FrameReader reader_;
-  std::int64_t receive_limit_ms_ = 0;  // as set on the socket
+  FrameReader reader_;  // the leader's alone
 };
 
 }  // namespace lockstep::store

@@ -64,18 +64,17 @@ std::optional<base::UniqueFd> try_local(const base::SocketAddress& address, cons
 
 Result<Connected> try_address(const base::SocketAddress& address, const TcpStoreOptions& options,
                               const Deadline& deadline) {
-  Connected connected;
+  const Deadline soon = deadline.at_most(kHandshakeTime);
   if (auto local = try_local(address, options)) {
-    connected.socket = std::move(*local);
-    connected.local = LocalSocket::kOn;
-  } else {
-    LOCKSTEP_ASSIGN(connected.socket,
-                    base::connect_to(address, deadline.at_most(kTimePerAddress), base::OnRefused::kFail));
-    watch_connection(connected.socket.get());
+    LOCKSTEP_TRY(shake_hands(local->get(), options, soon).status());
+    LOCKSTEP_ASSIGN(auto conduit, Conduit::accept_pipes(std::move(*local), soon));
+    return Connected{.conduit = std::move(conduit), .keys = {}};
   }
-  LOCKSTEP_ASSIGN(connected.keys,
-                  shake_hands(connected.socket.get(), options, deadline.at_most(kHandshakeTime)));
-  return connected;
+  LOCKSTEP_ASSIGN(auto socket,
+                  base::connect_to(address, deadline.at_most(kTimePerAddress), base::OnRefused::kFail));
+  watch_connection(socket.get());
+  LOCKSTEP_ASSIGN(const auto keys, shake_hands(socket.get(), options, soon));
+  return Connected{.conduit = Conduit(std::move(socket)), .keys = keys};
 }
 
 // What another try may mend: nobody there yet, no room, no answer.

@@ -1,8 +1,10 @@
-// Sealed frames on a byte stream: u32 length | ciphertext of that length | 16-byte tag. docs/wire/store.md.
+// Frames on a byte stream: u32 length | message of that length | 16-byte tag. docs/wire/store.md.
 //
-// The length is checked against the limit before anything is allocated for it, and memory is made for bytes
-// that have come, never for bytes that were only announced. The length is authenticated with the frame.
-// Thread safety: each belongs to one direction of one connection and to one thread at a time.
+// Over TCP the message is sealed, and the length is authenticated with it. Over an AF_UNIX socket, of which
+// the kernel knows both ends and which nobody else can read or write, frames are plain and have no tag. The
+// length is checked against the limit before anything is allocated for it, and memory is made for bytes that
+// have come, never for bytes that were only announced. Thread safety: each belongs to one direction of one
+// connection and to one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +18,15 @@
 namespace lockstep::store {
 
 constexpr std::size_t kFrameHeaderSize = 4;
-constexpr std::size_t kFrameOverhead = kFrameHeaderSize + base::kSealTagSize;
+
+// Nothing for plain frames.
+using FrameKey = std::optional<base::SealKey>;
 
 class FrameWriter {
  public:
-  explicit FrameWriter(const base::SealKey& key) : sealer_(key) {}
+  explicit FrameWriter(const FrameKey& key) {
+    if (key) sealer_.emplace(*key);
+  }
 
   // Appends one frame to `out`; `fill(out)` appends its message, which is sealed where it stands. If there is
   // no memory for it, `out` is as before.
@@ -40,26 +46,33 @@ class FrameWriter {
  private:
   void finish(Buffer& out, std::size_t start);
 
-  base::Sealer sealer_;
+  std::optional<base::Sealer> sealer_;
 };
 
 class FrameReader {
  public:
-  FrameReader(const base::SealKey& key, std::size_t limit) : opener_(key), limit_(limit) {}
+  FrameReader(const FrameKey& key, std::size_t limit) : limit_(limit) {
+    if (key) opener_.emplace(*key);
+  }
 
-  // Where the next received bytes go; never empty. Views given out by next() end here.
-  ByteSpan space();
+  // Where the next received bytes go; never empty. With `scratch`, which the readers of one thread share,
+  // they go there unless a message is half received: so a reader between two messages holds no memory. Views
+  // given out by next() end here.
+  ByteSpan space(ByteSpan scratch = {});
   void received(std::size_t count) { end_ += count; }
   // The next message, opened in place; nothing while the frame is incomplete. An error (kLimitExceeded,
   // kCorruptFrame) is final: the stream cannot be understood any more.
   Result<std::optional<ByteView>> next();
+  // Takes what was received and not given out from the scratch space, which others use from now on.
+  void settle();
   // Bytes held, for accounting.
   std::size_t memory() const { return buffer_.size(); }
 
  private:
-  base::Opener opener_;
+  std::optional<base::Opener> opener_;
   std::size_t limit_;
-  Buffer buffer_;  // [begin_, end_) is received and not yet given out
+  Buffer buffer_;
+  ByteSpan bytes_;  // the scratch space or `buffer_`; [begin_, end_) of it is received and not yet given out
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
 };

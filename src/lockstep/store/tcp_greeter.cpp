@@ -13,7 +13,6 @@
 namespace lockstep::store {
 namespace {
 
-constexpr Logger kLog("store");
 constexpr auto kSweepPeriod = std::chrono::milliseconds(50);
 
 // The few bytes of a handshake always fit into the buffer of a fresh socket.
@@ -51,7 +50,13 @@ Greeter::Greeter(asio::io_context& loop, const Clock& clock, base::RateLimit& lo
       callbacks_(std::move(callbacks)),
       sweep_(loop) {}
 
-Greeter::~Greeter() = default;
+Greeter::~Greeter() {
+  for (const GreetingPtr& greeting : greetings_) {
+    greeting->dropped = true;
+    asio::error_code ignored;
+    greeting->socket.close(ignored);
+  }
+}
 
 void Greeter::greet_on_loop(base::UniqueFd socket, PeerName peer) {
   const int fd = socket.get();
@@ -115,7 +120,8 @@ void Greeter::answer_proof_on_loop(const GreetingPtr& greeting) {
   Guest guest{.socket = base::UniqueFd(greeting->socket.release()),
               .peer = greeting->peer,
               .claim = handshake.claim(),
-              .keys = handshake.keys()};
+              .keys = {}};
+  if (greeting->peer.local == LocalSocket::kOff) guest.keys = handshake.keys();
   drop_on_loop(greeting);
   callbacks_.admit(std::move(guest));
 }
@@ -128,9 +134,9 @@ void Greeter::reject_on_loop(const GreetingPtr& greeting, std::string_view why) 
 void Greeter::log_rejection(const PeerName& peer, std::string_view why) {
   std::uint64_t suppressed = 0;
   if (!log_limit_.allow(peer.host, &suppressed)) return;
-  std::string line = cat("store: rejected ", peer.text, ": ", why);
+  std::string line = cat("rejected ", peer.text, ": ", why);
   if (suppressed > 0) line += cat(" (and ", suppressed, " more from there since the last line)");
-  kLog.warn(line);
+  warn(line);
 }
 
 void Greeter::drop_on_loop(const GreetingPtr& greeting) {
@@ -159,8 +165,8 @@ void Greeter::sweep_on_loop() {
   sweeping_ = !greetings_.empty();
   if (!sweeping_) return;
   sweep_.expires_after(kSweepPeriod);
-  sweep_.async_wait([this](const asio::error_code& stopped) {
-    if (!stopped) sweep_on_loop();
+  sweep_.async_wait([this, alive = std::weak_ptr(alive_)](const asio::error_code& stopped) {
+    if (!stopped && !alive.expired()) sweep_on_loop();
   });
 }
 

@@ -3,7 +3,9 @@
 // There are at most 64 of them; each gets 5 s for its handshake and holds less than 256 bytes. When all
 // places are taken, one that has not even said hello for 100 ms, or has not finished in 1 s, makes room: idle
 // connections cannot keep a client out, and a client that is merely slow is not thrown out while there is
-// room. One log line per rejected peer per minute. Thread safety: none; lives on the server's loop.
+// room. One log line per rejected peer per minute.
+// Thread safety: none; lives on the server's loop, and may be destroyed there at any time but in its
+// callbacks.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -12,12 +14,15 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/handshake.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
+#include "lockstep/store/tcp_options.h"
 
 namespace lockstep::store {
 
@@ -25,6 +30,7 @@ namespace lockstep::store {
 struct PeerName {
   std::string host;  // without the port, so that one who comes again is known
   std::string text;  // "10.0.0.1:4711", "process 1234 of user 1000"
+  LocalSocket local = LocalSocket::kOff;
 };
 
 // One who has passed the handshake.
@@ -32,7 +38,7 @@ struct Guest {
   base::UniqueFd socket;
   PeerName peer;
   base::ClientClaim claim;
-  base::SessionKeys keys;
+  std::optional<base::SessionKeys> keys;  // none over a local socket
 };
 
 class Greeter {
@@ -47,7 +53,8 @@ class Greeter {
     base::ServerHandshake::Decide decide;
     std::function<base::Verdict(const base::ClientClaim&)> judge_proven;
     std::function<void(Guest)> admit;
-    std::function<void()> has_room;  // there was none before
+    std::function<void()> has_room;              // there was none before
+    std::function<void(std::string_view)> warn;  // writes a line to the owner's log
   };
 
   Greeter(asio::io_context& loop, const Clock& clock, base::RateLimit& log_limit, const Limits& limits,
@@ -57,6 +64,7 @@ class Greeter {
   bool full() const { return greetings_.size() >= limits_.unproven; }
   // Only while not full().
   void greet_on_loop(base::UniqueFd socket, PeerName peer);
+  void warn(std::string_view line) const { callbacks_.warn(line); }
   // One log line per host and minute.
   void log_rejection(const PeerName& peer, std::string_view why);
 
@@ -82,6 +90,8 @@ class Greeter {
   const Callbacks callbacks_;
   asio::steady_timer sweep_;
   bool sweeping_ = false;
+  // Tells the sweep's handler, which may be due already, that this is gone.
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
   std::list<GreetingPtr> greetings_;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "lockstep/base/net.h"
@@ -14,7 +15,6 @@
 namespace lockstep::store {
 namespace {
 
-constexpr Logger kLog("store");
 constexpr int kAcceptsPerTurn = 16;
 constexpr auto kRest = std::chrono::milliseconds(100);
 
@@ -40,50 +40,65 @@ Listener::Listener(asio::io_context& loop, base::UniqueFd socket, Greeter& greet
 void Listener::wait_on_loop() {
   if (waiting_) return;
   waiting_ = true;
-  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const asio::error_code& error) {
-    if (error) return;  // closed: the server is going
-    waiting_ = false;
-    accept_on_loop();
-  });
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [this, alive = std::weak_ptr(alive_)](const asio::error_code& error) {
+                       if (error || alive.expired()) return;  // closed: the server is going
+                       waiting_ = false;
+                       accept_on_loop();
+                     });
 }
 
 void Listener::accept_on_loop() {
+  // A connection that is refused at once makes room, and brings us here while the loop below still runs.
+  if (accepting_) return;
+  accepting_ = true;
+  const int error = accept_some_on_loop();
+  accepting_ = false;
+  if (error == EBUSY) return;  // the greeter calls again when it has room
+  if (error != 0) return rest_on_loop(error);
+  wait_on_loop();
+}
+
+int Listener::accept_some_on_loop() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    if (greeter_.full()) return;  // it calls again when it has room
+    if (greeter_.full()) return EBUSY;
     sockaddr_storage storage{};
     socklen_t size = sizeof(storage);
     base::UniqueFd socket(accept4(socket_.native_handle(), reinterpret_cast<sockaddr*>(&storage), &size,
                                   SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
       if (is_of_the_connection(errno)) continue;
-      return rest_on_loop(errno);
+      return errno;
     }
-    if (storage.ss_family == AF_UNIX) {
-      const auto peer = local_peer(socket.get());
-      if (!peer.ok()) continue;
-      const PeerName name{.host = peer->text(), .text = peer->text()};
-      if (!peer->trusted()) {
-        greeter_.log_rejection(name, "it belongs to another user");
-        continue;
-      }
-      greeter_.greet_on_loop(std::move(socket), name);
-    } else {
-      const base::SocketAddress address(reinterpret_cast<const sockaddr*>(&storage), size);
-      greeter_.greet_on_loop(std::move(socket), {.host = address.host(), .text = address.text()});
+    try {
+      greet_on_loop(std::move(socket),
+                    base::SocketAddress(reinterpret_cast<const sockaddr*>(&storage), size));
+    } catch (const std::bad_alloc&) {
+      return ENOMEM;
     }
   }
-  wait_on_loop();
+  return 0;
+}
+
+void Listener::greet_on_loop(base::UniqueFd socket, const base::SocketAddress& address) {
+  if (address.family() != AF_UNIX) {
+    return greeter_.greet_on_loop(std::move(socket), {.host = address.host(), .text = address.text()});
+  }
+  const auto peer = local_peer(socket.get());
+  if (!peer.ok()) return;
+  const PeerName name{.host = peer->text(), .text = peer->text(), .local = LocalSocket::kOn};
+  if (!peer->trusted()) return greeter_.log_rejection(name, "it belongs to another user");
+  greeter_.greet_on_loop(std::move(socket), name);
 }
 
 void Listener::rest_on_loop(int error) {
   if (log_limit_.allow(cat("accept on ", name_))) {
-    kLog.warn(
-        Status::from_errno(cat("store ", name_, ": no connection can be accepted for now"), error).message());
+    greeter_.warn(Status::from_errno(cat(name_, ": no connection can be accepted for now"), error).message());
   }
   rest_.expires_after(kRest);
-  rest_.async_wait([this](const asio::error_code& stopped) {
-    if (!stopped) accept_on_loop();
+  rest_.async_wait([this, alive = std::weak_ptr(alive_)](const asio::error_code& stopped) {
+    if (!stopped && !alive.expired()) accept_on_loop();
   });
 }
 

@@ -7,9 +7,10 @@
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
+#include <csignal>
 #include <future>
 #include <thread>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -31,13 +32,21 @@ constexpr auto kLogPeriod = std::chrono::minutes(1);
 // A host that vanished without a word is noticed after a minute, so that its place is free again.
 void watch_connection(int socket) {
   const auto set = [socket](int level, int option, int value) {
-    return setsockopt(socket, level, option, &value, sizeof(value)) == 0;
+    setsockopt(socket, level, option, &value, sizeof(value));
   };
-  if (!set(IPPROTO_TCP, TCP_NODELAY, 1)) return;  // a local socket
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+// A client that dies while it is being answered through a pipe must not end this process.
+void block_broken_pipe_signal() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
 Status check_secret(const TenantOptions& tenant, const base::SocketAddress& address, OpenToAll open_to_all) {
@@ -69,17 +78,15 @@ class TcpStoreServer::Impl {
         log_limit_(kLogPeriod, clock),
         greeter_limits_{.unproven = options.max_unproven, .handshake = options.handshake_timeout},
         fork_generation_(base::fork_generation()),
-        session_context_{.loop = loop_,
-                         .outbound = outbound_,
-                         .sessions = sessions_,
-                         .max_send_queue = options.max_send_queue.value,
-                         .after_turn = [this] { arm_timer_on_loop(); }},
+        shared_(options.max_send_queue.value),
+        ready_set_(loop_, [this] { finish_batch_on_loop(); }),
         deadline_timer_(loop_) {
     add_listener(std::move(socket), address_.text());
   }
 
   void run() {
     thread_ = std::thread([this] {
+      block_broken_pipe_signal();
       loop_.run();
       shut_down_on_loop();
     });
@@ -143,7 +150,8 @@ class TcpStoreServer::Impl {
             .decide = [this](const base::ClientClaim& claim) { return decide_on_loop(claim); },
             .judge_proven = [this](const base::ClientClaim& claim) { return judge_proven_on_loop(claim); },
             .admit = [this](Guest guest) { admit_on_loop(std::move(guest)); },
-            .has_room = [&made] { made.listener->accept_on_loop(); }});
+            .has_room = [&made] { made.listener->accept_on_loop(); },
+            .warn = [](std::string_view line) { kLog.warn(cat("store: ", line)); }});
     made.listener =
         std::make_unique<Listener>(loop_, std::move(socket), *made.greeter, log_limit_, std::move(name));
     doors_.push_back(std::move(door));
@@ -174,18 +182,34 @@ class TcpStoreServer::Impl {
 
   void admit_on_loop(Guest guest) {
     Tenant& tenant = *find_on_loop(guest.claim);
-    watch_connection(guest.socket.get());
+    if (guest.keys) watch_connection(guest.socket.get());
     kLog.debug(cat("store: ", guest.peer.text, " is here, connection ", tenant.connections() + 1));
-    std::make_shared<Session>(session_context_, tenant, std::move(guest))->start_on_loop();
+    auto session = std::make_unique<Session>(shared_, ready_set_, tenant, std::move(guest));
+    Session* const key = session.get();
+    sessions_.emplace(key, std::move(session));
+    if (!shared_.closed.empty()) finish_batch_on_loop();  // it could not even begin
+  }
+
+  // Sends what was answered, destroys who has gone, and sees to the timer.
+  void finish_batch_on_loop() {
+    // Sending may make room for further requests of a client, and so for further answers.
+    while (!shared_.unsent.empty()) {
+      flushing_.swap(shared_.unsent);
+      for (Session* session : flushing_) session->flush_on_loop();
+      flushing_.clear();
+    }
+    for (Session* session : shared_.closed) sessions_.erase(session);
+    shared_.closed.clear();
+    arm_timer_on_loop();
   }
 
   // After the loop has ended, on its thread. What still waits is never called any more, and goes with the
   // loop.
   void shut_down_on_loop() {
-    deadline_timer_.cancel();
     doors_.clear();
-    outbound_.clear();
-    for (Session* session : sessions_) session->close_on_loop();
+    sessions_.clear();
+    shared_.unsent.clear();
+    shared_.closed.clear();
   }
 
   // One timer for the earliest deadline of all. It is only ever moved forward: an early ring finds nothing to
@@ -203,8 +227,7 @@ class TcpStoreServer::Impl {
       if (moved) return;
       armed_for_.reset();
       for (const auto& tenant : tenants_) tenant->expire();
-      outbound_.flush_on_loop();
-      arm_timer_on_loop();
+      finish_batch_on_loop();
     });
   }
 
@@ -215,12 +238,12 @@ class TcpStoreServer::Impl {
   base::RateLimit log_limit_;
   const Greeter::Limits greeter_limits_;
   const std::uint64_t fork_generation_;
-  // Above the loop: what its handlers still need when they are destroyed with it.
   std::vector<std::unique_ptr<Tenant>> tenants_;
-  Outbound outbound_;
-  std::unordered_set<Session*> sessions_;
-  const Session::Context session_context_;
   asio::io_context loop_{1};
+  Session::Shared shared_;
+  std::vector<Session*> flushing_;
+  ReadySet ready_set_;
+  std::unordered_map<Session*, std::unique_ptr<Session>> sessions_;
   std::vector<std::unique_ptr<Door>> doors_;
   asio::steady_timer deadline_timer_;
   std::optional<base::TimePoint> armed_for_;

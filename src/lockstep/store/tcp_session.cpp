@@ -1,7 +1,6 @@
 #include "lockstep/store/tcp_session.h"
 
-#include <sys/socket.h>
-
+#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -20,29 +19,23 @@ constexpr std::size_t kKeptBuffer = 256U << 10;
 
 }  // namespace
 
-void Outbound::flush_on_loop() {
-  // Flushing may add again: a session that can read on handles what it has received.
-  while (!sessions_.empty()) {
-    const std::vector<std::shared_ptr<Session>> turn = std::exchange(sessions_, {});
-    for (const auto& session : turn) session->flush_on_loop();
-  }
-}
+Session::Shared::Shared(std::size_t max_send_queue_bytes)
+    : max_send_queue(max_send_queue_bytes), scratch(kReadPerTurn) {}
 
-Session::Session(const Context& context, Tenant& tenant, Guest guest)
-    : context_(context),
+Session::Session(Shared& shared, ReadySet& ready_set, Tenant& tenant, Guest guest)
+    : shared_(shared),
+      ready_set_(ready_set),
       tenant_(tenant),
       peer_(std::move(guest.peer)),
-      socket_(context.loop, guest.socket.get()),
-      fork_guard_(guest.socket.get()),
-      reader_(guest.keys.client_to_server, kMaxMessageSize),
-      writer_(guest.keys.server_to_client) {
-  static_cast<void>(guest.socket.release());  // socket_ owns it now
+      conduit_(guest.keys ? Conduit(std::move(guest.socket)) : Conduit::offer_pipes(std::move(guest.socket))),
+      reader_(guest.keys ? FrameKey(guest.keys->client_to_server) : FrameKey(), kMaxMessageSize),
+      writer_(guest.keys ? FrameKey(guest.keys->server_to_client) : FrameKey()) {
   tenant_.connected();
-  context_.sessions.insert(this);
+  if (!ready_set_.add(conduit_, *this)) close_on_loop("the kernel cannot watch its connection");
 }
 
 Session::~Session() {
-  context_.sessions.erase(this);
+  ready_set_.remove(conduit_);
   tenant_.forget(*this);
   tenant_.discharge(charged_);
   tenant_.disconnected();
@@ -56,57 +49,44 @@ void Session::close_on_loop(std::string_view why) {
 void Session::close_on_loop() {
   if (std::exchange(closed_, true)) return;
   tenant_.forget(*this);
-  asio::error_code ignored;
-  socket_.close(ignored);
+  shared_.closed.push_back(this);
 }
 
-void Session::wait_to_read_on_loop() {
-  if (reading_ || closed_) return;
-  reading_ = true;
-  socket_.async_wait(asio::posix::stream_descriptor::wait_read,
-                     [self = shared_from_this()](const asio::error_code& error) {
-                       self->reading_ = false;
-                       if (error || self->closed_) return;
-                       self->read_on_loop();
-                       self->context_.outbound.flush_on_loop();
-                       self->context_.after_turn();
-                     });
+void Session::can_send_on_loop() {
+  if (std::exchange(writing_, false)) flush_on_loop();
 }
 
-void Session::wait_to_write_on_loop() {
-  if (writing_ || closed_) return;
-  writing_ = true;
-  socket_.async_wait(asio::posix::stream_descriptor::wait_write,
-                     [self = shared_from_this()](const asio::error_code& error) {
-                       self->writing_ = false;
-                       if (error || self->closed_) return;
-                       self->flush_on_loop();
-                       self->context_.outbound.flush_on_loop();
-                       self->context_.after_turn();
-                     });
+void Session::can_receive_on_loop() {
+  if (closed_) return;
+  try {
+    read_on_loop();
+    account();
+    if (tenant_.over_memory()) {
+      close_on_loop("the job's requests and answers under way have reached their memory limit");
+    }
+  } catch (const std::bad_alloc&) {
+    close_on_loop("the store's process has no memory left for its requests");
+  }
 }
 
 void Session::read_on_loop() {
-  try {
-    for (std::size_t read = 0; read < kReadPerTurn && !closed_;) {
-      const ByteSpan space = reader_.space();
-      const ssize_t count = recv(socket_.native_handle(), space.data(), space.size(), MSG_DONTWAIT);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && errno == EAGAIN) break;
-      if (count <= 0) return close_on_loop();  // the client has gone, which is its right
-      read += static_cast<std::size_t>(count);
-      reader_.received(static_cast<std::size_t>(count));
-      if (!handle_frames_on_loop()) return;
-      if (static_cast<std::size_t>(count) < space.size()) break;
-    }
-    account();
-    if (tenant_.over_memory()) {
-      return close_on_loop("the job's requests and answers under way have reached their memory limit");
-    }
-  } catch (const std::bad_alloc&) {
-    return close_on_loop("the store's process has no memory left for its requests");
+  bool drained = false;
+  for (std::size_t read = 0;;) {
+    // The first time, what was left when it paused.
+    paused_ = !handle_frames_on_loop();
+    reader_.settle();
+    if (closed_ || paused_ || drained) return;
+    if (read >= kReadPerTurn) return ready_set_.rearm_receiving(conduit_, *this);
+    const ByteSpan free = reader_.space(shared_.scratch);
+    const ByteSpan space = free.first(std::min(free.size(), kReadPerTurn));
+    const ssize_t count = conduit_.receive(space);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) return close_on_loop();  // the client has gone, which is its right
+    read += static_cast<std::size_t>(count);
+    reader_.received(static_cast<std::size_t>(count));
+    drained = static_cast<std::size_t>(count) < space.size();
   }
-  wait_to_read_on_loop();
 }
 
 bool Session::handle_frames_on_loop() {
@@ -124,18 +104,18 @@ bool Session::handle_frames_on_loop() {
     }
     tenant_.execute(request_, *this);
   }
-  return false;  // flush_on_loop() goes on once enough is sent
+  return false;
 }
 
 void Session::flush_on_loop() {
-  in_outbound_ = false;
+  in_unsent_ = false;
+  if (closed_) return;
   if (!overflow_.empty()) return close_on_loop(overflow_);
-  while (unsent() > 0 && !closed_) {
-    const ssize_t count =
-        send(socket_.native_handle(), out_.data() + sent_, unsent(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  while (unsent() > 0) {
+    const ssize_t count = conduit_.send(ByteView(out_).subspan(sent_));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) {
-      wait_to_write_on_loop();
+      if (!std::exchange(writing_, true)) ready_set_.arm_sending(conduit_, *this);
       break;
     }
     if (count < 0) return close_on_loop();
@@ -147,10 +127,8 @@ void Session::flush_on_loop() {
     if (out_.capacity() > kKeptBuffer) Buffer().swap(out_);
   }
   account();
-  // Paused because too much was unsent: requests that are here already come first.
-  if (!reading_ && !closed_ && unsent() <= kUnsentBeforePause && handle_frames_on_loop()) {
-    wait_to_read_on_loop();
-  }
+  if (!paused_ || unsent() > kUnsentBeforePause) return;
+  can_receive_on_loop();
 }
 
 void Session::account() {
@@ -170,9 +148,9 @@ void Session::answer(Fill&& fill) {
     sent_ = 0;
   }
   writer_.write(out_, std::forward<Fill>(fill));
-  if (!std::exchange(in_outbound_, true)) context_.outbound.add(shared_from_this());
+  if (!std::exchange(in_unsent_, true)) shared_.unsent.push_back(this);
   account();
-  if (unsent() > context_.max_send_queue) {
+  if (unsent() > shared_.max_send_queue) {
     overflow_ = cat("it does not read its answers; ", Bytes(unsent()), " of them are waiting");
   } else if (tenant_.over_memory()) {
     overflow_ = "the job's requests and answers under way have reached their memory limit";

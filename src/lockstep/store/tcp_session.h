@@ -1,59 +1,45 @@
 // One authenticated client of a store's server.
 //
-// Reads what has come, hands each request to the tenant, and sends the answers of one turn together. Fair: at
-// most 64 KiB are read per turn, then the others have theirs. A client that does not read its answers is not
-// read from either; if answers still pile up beyond the limit (requests that waited), it is disconnected.
+// Reads what has come, hands each request to the tenant, and sends the answers of one batch together. Fair:
+// at most 64 KiB are read per turn, then the others have theirs. A client that does not read its answers is
+// not read from either; if answers still pile up beyond the limit (requests that waited), it is disconnected.
 //
 // Thread safety: none; lives on the server's loop.
-// Ownership: shared by the handlers that wait for its socket; it goes when the last of them has run.
 #pragma once
 
-#include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
 #include <cstddef>
-#include <functional>
-#include <memory>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
-#include "lockstep/base/fork_guard.h"
+#include "lockstep/store/tcp_conduit.h"
 #include "lockstep/store/tcp_frame.h"
 #include "lockstep/store/tcp_greeter.h"
+#include "lockstep/store/tcp_ready_set.h"
 #include "lockstep/store/tcp_tenant.h"
 #include "lockstep/store/tcp_waiters.h"
 #include "lockstep/store/tcp_wire.h"
 
 namespace lockstep::store {
 
-class Session;
-
-// Sessions with answers that are not sent yet. Whoever has worked on a turn flushes them at its end.
-class Outbound {
+class Session final : public Answers, public ReadySet::Watcher {
  public:
-  void add(std::shared_ptr<Session> session) { sessions_.push_back(std::move(session)); }
-  void flush_on_loop();
-  void clear() { sessions_.clear(); }
+  // What the sessions of a server share.
+  struct Shared {
+    explicit Shared(std::size_t max_send_queue_bytes);
 
- private:
-  std::vector<std::shared_ptr<Session>> sessions_;
-};
-
-class Session final : public Answers, public std::enable_shared_from_this<Session> {
- public:
-  struct Context {
-    asio::io_context& loop;
-    Outbound& outbound;
-    std::unordered_set<Session*>& sessions;  // all that live
-    std::size_t max_send_queue;
-    std::function<void()> after_turn;  // deadlines may have changed
+    const std::size_t max_send_queue;
+    Buffer scratch;                // received bytes, until they are handled
+    std::vector<Session*> unsent;  // have answers to send; the owner calls flush_on_loop()
+    std::vector<Session*> closed;  // to be destroyed by the owner, after the batch
   };
-  Session(const Context& context, Tenant& tenant, Guest guest);
+  // Over a local socket it passes pipes to the client and goes on over these.
+  Session(Shared& shared, ReadySet& ready_set, Tenant& tenant, Guest guest);
   ~Session() override;
 
-  void start_on_loop() { wait_to_read_on_loop(); }
+  void can_receive_on_loop() override;
+  void can_send_on_loop() override;
   void flush_on_loop();
-  // Idempotent. Nothing is answered any more.
+  // Idempotent. Nothing is read or answered any more.
   void close_on_loop();
 
   void done(std::uint64_t id) override;
@@ -64,10 +50,8 @@ class Session final : public Answers, public std::enable_shared_from_this<Sessio
   void error(std::uint64_t id, const Status& status) override;
 
  private:
-  void wait_to_read_on_loop();
-  void wait_to_write_on_loop();
   void read_on_loop();
-  // False once the session is closed or must not read on for now.
+  // False if the session is closed, or must not take more requests for now.
   bool handle_frames_on_loop();
   void close_on_loop(std::string_view why);
   std::size_t unsent() const { return out_.size() - sent_; }
@@ -75,11 +59,11 @@ class Session final : public Answers, public std::enable_shared_from_this<Sessio
   template <typename Fill>
   void answer(Fill&& fill);
 
-  const Context& context_;
+  Shared& shared_;
+  ReadySet& ready_set_;
   Tenant& tenant_;
   const PeerName peer_;
-  asio::posix::stream_descriptor socket_;
-  const base::ForkGuard fork_guard_;
+  const Conduit conduit_;
   FrameReader reader_;
   FrameWriter writer_;
   Request request_;  // its memory serves every request
@@ -87,9 +71,9 @@ class Session final : public Answers, public std::enable_shared_from_this<Sessio
   std::size_t sent_ = 0;
   std::size_t charged_ = 0;  // bytes that the tenant has been told of
   std::string overflow_;     // why it must be disconnected at the next flush
-  bool reading_ = false;     // a wait is under way
-  bool writing_ = false;
-  bool in_outbound_ = false;
+  bool in_unsent_ = false;
+  bool paused_ = false;   // does not read until enough is sent
+  bool writing_ = false;  // waits until the client has read some
   bool closed_ = false;
 };
 

@@ -68,10 +68,9 @@ Status assign(Result<T> parsed, T& out) {
 Result<std::unique_ptr<TcpStore>> TcpStore::connect(const TcpStoreOptions& options,
                                                     const Deadline& deadline) {
   LOCKSTEP_ASSIGN(auto connected, connect_to_server(options, deadline));
-  auto channel =
-      std::make_shared<Channel>(std::move(connected.socket), connected.keys, options.endpoint.text());
-  return std::unique_ptr<TcpStore>(
-      new TcpStore(options, deadline.clock(), std::move(channel), connected.local));
+  const LocalSocket local = connected.local() ? LocalSocket::kOn : LocalSocket::kOff;
+  auto channel = std::make_shared<Channel>(std::move(connected), options.endpoint.text());
+  return std::unique_ptr<TcpStore>(new TcpStore(options, deadline.clock(), std::move(channel), local));
 }
 
 TcpStore::TcpStore(const TcpStoreOptions& options, const Clock& clock, std::shared_ptr<Channel> channel,
