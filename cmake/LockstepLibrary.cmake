@@ -84,6 +84,20 @@ function(lockstep_check_headers_alone name)
   target_compile_options(lockstep_${name}_headers_alone PRIVATE -O0 -g0)
 endfunction()
 
+# What is compiled to be run once need not be fast.
+function(lockstep_cheap_to_compile target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
+endfunction()
+
+# GoogleTest, read once for all tests (it costs each a second and a half). Not with clang: clang-tidy reads its commands.
+if(LOCKSTEP_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/test_pch.cpp" CONTENT "int main() {}\n")
+  add_executable(lockstep_test_pch "${CMAKE_BINARY_DIR}/test_pch.cpp")  # a program, for its -fPIE
+  target_link_libraries(lockstep_test_pch PRIVATE GTest::gmock lockstep_warnings Threads::Threads)
+  lockstep_cheap_to_compile(lockstep_test_pch)
+  target_precompile_headers(lockstep_test_pch PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+endif()
+
 # lockstep_test(NAME status_test SRCS status_test.cpp [DEPS ...] TIMEOUT seconds [LABELS ...] [ENV A=1 ...]
 #               [ARGS ...] [OWN_MAIN] [SERIAL])
 #
@@ -100,6 +114,10 @@ function(lockstep_test)
   lockstep_resolve_deps(deps ${arg_DEPS})
   add_executable(${arg_NAME} ${arg_SRCS})
   target_link_libraries(${arg_NAME} PRIVATE ${deps} GTest::gmock lockstep_warnings)
+  lockstep_cheap_to_compile(${arg_NAME})
+  if(TARGET lockstep_test_pch)
+    target_precompile_headers(${arg_NAME} REUSE_FROM lockstep_test_pch)
+  endif()
   if(NOT arg_OWN_MAIN)
     target_link_libraries(${arg_NAME} PRIVATE GTest::gmock_main)
   endif()

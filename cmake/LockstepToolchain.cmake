@@ -51,6 +51,7 @@ endif()
 add_library(lockstep_warnings INTERFACE)
 target_compile_options(lockstep_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi
+  -Wno-missing-field-initializers  # options are designated initialisers; what is not named has its default
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Werror=thread-safety>
   $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
 
