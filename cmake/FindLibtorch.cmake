@@ -1,5 +1,5 @@
-# Defines Libtorch::libtorch: the headers and the CPU libraries of libtorch, from Torch_DIR (a variable or
-# an environment variable), CMAKE_PREFIX_PATH, or what tools/setup.sh has recorded.
+# Defines Libtorch::libtorch, the headers and the CPU libraries of libtorch, and LOCKSTEP_TORCH_PYTHON. Looks in
+# Torch_DIR (a variable or an environment variable), CMAKE_PREFIX_PATH, and where tools/setup.sh has recorded.
 #
 # torch's own TorchConfig.cmake is not used: with a CUDA build of torch it refuses to go on where no CUDA
 # toolkit is installed, although nothing here needs one.
@@ -33,6 +33,11 @@ find_package_handle_standard_args(Libtorch
   REQUIRED_VARS Libtorch_torch_cpu_LIBRARY Libtorch_c10_LIBRARY Torch_DIR
   VERSION_VAR Libtorch_VERSION
   REASON_FAILURE_MESSAGE "Run tools/setup.sh to get it, set Torch_DIR, or configure with --preset no-torch.")
+
+# The python3 whose torch it is, for the tests that run both; not set where libtorch came without one.
+if(Libtorch_FOUND AND "${Torch_DIR}" STREQUAL "${recorded}" AND EXISTS "${PROJECT_SOURCE_DIR}/build/setup/torch_python")
+  file(STRINGS "${PROJECT_SOURCE_DIR}/build/setup/torch_python" LOCKSTEP_TORCH_PYTHON LIMIT_COUNT 1)
+endif()
 
 if(Libtorch_FOUND AND NOT TARGET Libtorch::libtorch)
   add_library(Libtorch::libtorch INTERFACE IMPORTED)

@@ -23,7 +23,8 @@ step() {
   fi
 }
 
-quiet() { # the output of a command only if it fails
+quiet() { # the output of a command; where nobody watches, only if it fails
+  if [ -t 1 ]; then "$@"; return; fi
   local log
   log=$(mktemp)
   "$@" >"$log" 2>&1 || { cat "$log"; rm -f "$log"; return 1; }
