@@ -27,7 +27,8 @@ fuzz:          ## run each fuzzer for FUZZ_SECONDS (60)
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
 bench: release ## run the benchmarks and print their tables
-	tools/bench.sh
+	@mkdir -p $(REPORTS)
+	build/release/bin/lockstep bench store --clients 1,16,256 --against torch --json $(REPORTS)/store.json
 
 install: release ## install libraries, headers, command and docs to PREFIX (/usr/local)
 	cmake --install build/release --prefix $(PREFIX)
