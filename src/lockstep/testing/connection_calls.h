@@ -1,0 +1,33 @@
+// Operations of a transport as futures, for tests.
+#pragma once
+
+#include <cstddef>
+#include <future>
+#include <memory>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/transport/transport.h"
+
+namespace lockstep::testing {
+
+// What a callback said. A callback that runs twice ends the process.
+using StatusFuture = std::future<Status>;
+using ConnectionResult = Result<std::unique_ptr<transport::Connection>>;
+using ConnectionFuture = std::future<ConnectionResult>;
+
+// Wait at most a minute of real time: a callback that does not come ends the process with a message.
+Status await(StatusFuture future);
+ConnectionResult await(ConnectionFuture future);
+
+StatusFuture send(transport::Connection& connection, ByteView bytes, const Deadline& deadline);
+StatusFuture recv(transport::Connection& connection, ByteSpan bytes, const Deadline& deadline);
+ConnectionFuture connect(transport::Transport& from, const transport::Target& target,
+                         const Deadline& deadline);
+ConnectionFuture accept(transport::Listener& listener, const Deadline& deadline);
+
+// Bytes that differ from place to place and from seed to seed.
+Buffer pattern(std::size_t size, unsigned seed);
+
+transport::Identity identity_of(int rank, WorldSize world = WorldSize(2));
+
+}  // namespace lockstep::testing

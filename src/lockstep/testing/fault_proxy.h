@@ -1,0 +1,66 @@
+// A TCP proxy that damages what passes through it: for tests on real sockets, below any protection of the
+// bytes.
+//
+// Listens on a port of its own and forwards each connection to `target`. Faults act on the bytes that the
+// client sends (kToServer) or receives (kToClient), counted from the connection's first byte, handshake
+// included. Thread safety: any thread; runs two threads per connection. Destruction cuts every connection and
+// waits.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <thread>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/net.h"
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep::testing {
+
+class FaultProxy {
+ public:
+  enum class Direction : std::uint8_t { kToServer, kToClient };
+  enum class Cut : std::uint8_t { kFin, kReset };
+  struct Faults {
+    Direction direction = Direction::kToServer;
+    std::optional<std::uint64_t> cut_after = {};  // so many bytes pass, then both sides are cut off
+    Cut cut = Cut::kFin;
+    std::optional<std::uint64_t> flip_bit = {};  // this bit of the stream, counted from 0
+    std::size_t slice = 0;                       // so many bytes at a time, each in a packet; 0: as they come
+  };
+
+  explicit FaultProxy(const base::Endpoint& target);
+  ~FaultProxy();
+  FaultProxy(const FaultProxy&) = delete;
+  FaultProxy& operator=(const FaultProxy&) = delete;
+
+  base::Endpoint endpoint() const { return endpoint_; }
+  // For connections that are made from now on.
+  void set(const Faults& faults);
+
+ private:
+  struct Connection {
+    base::UniqueFd client;
+    base::UniqueFd server;
+    std::thread to_server;
+    std::thread to_client;
+    std::atomic<int> running = 2;  // threads
+  };
+  void serve();
+  void forget_finished();
+  static void pump(Connection& connection, Direction direction, const Faults& faults);
+
+  const base::Endpoint target_;
+  base::UniqueFd listening_;
+  base::Endpoint endpoint_;
+  base::Mutex mutex_;
+  Faults faults_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::list<Connection> connections_;  // the accepting thread's, until it has ended
+  std::atomic<bool> stopping_ = false;
+  std::thread accepting_;
+};
+
+}  // namespace lockstep::testing

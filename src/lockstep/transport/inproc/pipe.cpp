@@ -1,0 +1,72 @@
+#include "lockstep/transport/inproc/pipe.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace lockstep::transport::inproc {
+namespace {
+
+Status departed(bool said_goodbye) {
+  if (said_goodbye)
+    return Status::disconnected("the peer closed the connection", {.failure = Failure::kClosed});
+  return Status::disconnected("the connection ended without a goodbye", {.failure = Failure::kPeerDied});
+}
+
+}  // namespace
+
+void Pipe::attach(End end, Loop& loop, std::function<void()> wake) {
+  const MutexLock lock(mutex_);
+  side(end).loop = &loop;
+  side(end).wake = std::move(wake);
+}
+
+void Pipe::leave(End end, Departure departure) {
+  std::function<void()> dropped;  // destroyed without the lock
+  const MutexLock lock(mutex_);
+  Side& own = side(end);
+  if (own.departure != Departure::kNone) return;
+  own.departure = departure;
+  own.loop = nullptr;
+  dropped = std::exchange(own.wake, nullptr);
+  wake(end == End::kWriter ? reader_ : writer_);
+}
+
+void Pipe::wake(Side& side) {
+  if (!std::exchange(side.waiting, false) || side.loop == nullptr) return;
+  side.loop->post(side.wake);
+}
+
+Result<std::size_t> Pipe::write(ByteView bytes) {
+  const MutexLock lock(mutex_);
+  if (reader_.departure != Departure::kNone) return departed(reader_.departure == Departure::kGoodbye);
+  const std::size_t count = std::min(bytes.size(), ring_.size() - size_);
+  if (count < bytes.size()) writer_.waiting = true;
+  if (count == 0) return count;
+  const std::size_t end = (begin_ + size_) % ring_.size();
+  const std::size_t first = std::min(count, ring_.size() - end);
+  std::memcpy(ring_.data() + end, bytes.data(), first);
+  std::memcpy(ring_.data(), bytes.data() + first, count - first);
+  size_ += count;
+  wake(reader_);
+  return count;
+}
+
+Result<std::size_t> Pipe::read(ByteSpan bytes) {
+  const MutexLock lock(mutex_);
+  if (size_ == 0) {
+    if (writer_.departure != Departure::kNone) return departed(writer_.departure == Departure::kGoodbye);
+    reader_.waiting = true;
+    return std::size_t{0};
+  }
+  const std::size_t count = std::min(bytes.size(), size_);
+  const std::size_t first = std::min(count, ring_.size() - begin_);
+  std::memcpy(bytes.data(), ring_.data() + begin_, first);
+  std::memcpy(bytes.data() + first, ring_.data(), count - first);
+  begin_ = (begin_ + count) % ring_.size();
+  size_ -= count;
+  wake(writer_);
+  return count;
+}
+
+}  // namespace lockstep::transport::inproc
