@@ -34,6 +34,7 @@ std::string value_text(const TorchBytes& bytes) { return value_text(std::as_byte
 template <typename Values>
 std::string list_text(const Values& values) {
   std::vector<std::string> out;
+  out.reserve(values.size());
   for (const auto& value : values) out.push_back(value_text(value));
   return cat("[", join(out), "]");
 }
@@ -119,6 +120,7 @@ std::string answer_text(const Result<T>& result) {
 
 std::string Call::text() const {
   std::vector<std::string> arguments;
+  arguments.reserve(keys.size() + values.size() + 1);
   for (const std::string& key : keys) arguments.push_back(base::quoted(key));
   for (const std::string& value : values) arguments.push_back("=" + base::quoted(value));
   if (op == Op::kAdd) arguments.push_back(cat(amount));

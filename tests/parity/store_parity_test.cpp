@@ -48,6 +48,7 @@ class OurStores {
   // What each of them answers.
   std::vector<std::string> ask(const Call& call) {
     std::vector<std::string> out;
+    out.reserve(stores_.size() + 1);
     for (const auto& store : stores_) out.push_back(parity::ask(*store, call));
     out.push_back(parity::ask(*hosted_.store, call));
     return out;
@@ -203,8 +204,8 @@ class RandomStoreParity : public ::testing::TestWithParam<unsigned> {};
 TEST_P(RandomStoreParity, EveryAnswerIsTheSame) {
   std::mt19937 random(GetParam());
   store::KeyValues model;
-  std::vector<Call> script;
-  for (int i = 0; i < 600; ++i) script.push_back(random_call(random, model));
+  std::vector<Call> script(600);
+  for (Call& call : script) call = random_call(random, model);
   expect_same_answers(script);
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomStoreParity, ::testing::Range(1U, 9U));

@@ -56,7 +56,7 @@ FileStore::Call FileStore::start(std::string_view op, When deadline) const {
 }
 
 Status FileStore::failed(const Status& status) {
-  const Status named = status.with_prefix(cat(description(), ": "));
+  Status named = status.with_prefix(cat(description(), ": "));
   if (named.failure() == Failure::kStoreLost) lost_ = named;
   return named;
 }
@@ -125,7 +125,7 @@ Result<std::optional<T>> FileStore::poll(const Call& call, Look&& look) {
 
 Status FileStore::set(std::string_view key, ByteView value, When deadline) {
   return change(start("set", deadline), [&](KeyValues& state, LogRecord& record) {
-    const Status status = state.set(key, value);
+    Status status = state.set(key, value);
     if (status.ok()) record = {LogOp::kSet, {{key, value}}};
     return status;
   });
@@ -148,7 +148,7 @@ Result<Buffer> FileStore::compare_set(std::string_view key, ByteView expected, B
 
 Result<std::int64_t> FileStore::add(std::string_view key, std::int64_t amount, When deadline) {
   return change(start("add", deadline), [&](KeyValues& state, LogRecord& record) {
-    const Result<std::int64_t> sum = state.add(key, amount);
+    Result<std::int64_t> sum = state.add(key, amount);
     if (sum.ok()) record = {LogOp::kSet, {{key, *state.get(key)}}};
     return sum;
   });
@@ -188,7 +188,7 @@ Result<std::int64_t> FileStore::num_keys(When deadline) {
 
 Status FileStore::append(std::string_view key, ByteView value, When deadline) {
   return change(start("append", deadline), [&](KeyValues& state, LogRecord& record) {
-    const Status status = state.append(key, value);
+    Status status = state.append(key, value);
     if (status.ok()) record = {LogOp::kAppend, {{key, value}}};
     return status;
   });
@@ -221,7 +221,7 @@ Result<std::vector<Buffer>> FileStore::get_all(std::string_view op, Keys keys, W
 Status FileStore::multi_set(Keys keys, std::span<const Buffer> values, When deadline) {
   const std::vector<ByteView> views(values.begin(), values.end());
   return change(start("multi_set", deadline), [&](KeyValues& state, LogRecord& record) {
-    const Status status = state.multi_set(keys, views);
+    Status status = state.multi_set(keys, views);
     for (std::size_t i = 0; status.ok() && i < keys.size(); ++i)
       record.entries.push_back({keys[i], views[i]});
     return status;
@@ -230,7 +230,7 @@ Status FileStore::multi_set(Keys keys, std::span<const Buffer> values, When dead
 
 Status FileStore::queue_push(std::string_view queue, ByteView value, When deadline) {
   return change(start("queue_push", deadline), [&](KeyValues& state, LogRecord& record) {
-    const Status status = state.queue_push(queue, value);
+    Status status = state.queue_push(queue, value);
     if (status.ok()) record = {LogOp::kPush, {{queue, value}}};
     return status;
   });

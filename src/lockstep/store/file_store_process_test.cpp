@@ -54,6 +54,14 @@ class FileStoreProcesses : public ::testing::Test {
     if (!status.ok()) ::dprintf(STDERR_FILENO, "child: %s\n", status.text().c_str());
     ::_exit(status.ok() ? 0 : 1);
   }
+  // `count` of them at once; all must end well.
+  void run_children(int count, const std::function<Status(FileStore&, int child)>& body) const {
+    std::vector<pid_t> children(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) {
+      children[static_cast<std::size_t>(i)] = fork_child([&](FileStore& store) { return body(store, i); });
+    }
+    for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+  }
   static int wait_for(pid_t child) {
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -67,34 +75,26 @@ class FileStoreProcesses : public ::testing::Test {
 
 TEST_F(FileStoreProcesses, EightProcessesLoseNoAdd) {
   constexpr int kProcesses = 8, kAdds = 200;
-  std::vector<pid_t> children;
-  for (int i = 0; i < kProcesses; ++i) {
-    children.push_back(fork_child([](FileStore& store) -> Status {
-      for (int n = 0; n < kAdds; ++n) LOCKSTEP_TRY(store.add("n", 1).status());
-      return {};
-    }));
-  }
-  for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+  run_children(kProcesses, [](FileStore& store, int) -> Status {
+    for (int n = 0; n < kAdds; ++n) LOCKSTEP_TRY(store.add("n", 1).status());
+    return {};
+  });
   EXPECT_THAT(open()->add("n", 0), IsOkAnd(kProcesses * kAdds));
 }
 
 TEST_F(FileStoreProcesses, ProcessesMeetAtABarrier) {
   constexpr int kProcesses = 4, kRounds = 10;
-  std::vector<pid_t> children;
-  for (int i = 0; i < kProcesses; ++i) {
-    children.push_back(fork_child([this](FileStore& store) -> Status {
-      for (int round = 1; round <= kRounds; ++round) {
-        ++shared_->acknowledged;
-        LOCKSTEP_TRY(barrier(store, "barrier", WorldSize(kProcesses)));
-        if (shared_->acknowledged < round * kProcesses) return Status::internal("passed before all had come");
-      }
-      return {};
-    }));
-  }
-  for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+  run_children(kProcesses, [this](FileStore& store, int) -> Status {
+    for (int round = 1; round <= kRounds; ++round) {
+      ++shared_->acknowledged;
+      LOCKSTEP_TRY(barrier(store, "barrier", WorldSize(kProcesses)));
+      if (shared_->acknowledged < round * kProcesses) return Status::internal("passed before all had come");
+    }
+    return {};
+  });
 }
 
-// F32, F33: at every kill the store holds each step that the child was told of, and at most one more.
+// At every kill the store holds each step that the child was told of, and at most one more.
 TEST_F(FileStoreProcesses, TwoHundredKilledWritersLeaveEveryStepWholeOrUndone) {
   constexpr int kKills = 200;
   const std::unique_ptr<FileStore> store = open();
@@ -133,25 +133,21 @@ TEST_F(FileStoreProcesses, TwoHundredKilledWritersLeaveEveryStepWholeOrUndone) {
 
 TEST_F(FileStoreProcesses, CompactionUnderLoadLosesNothing) {
   constexpr int kProcesses = 4, kRounds = 60;
-  std::vector<pid_t> children;
-  for (int i = 0; i < kProcesses; ++i) {
-    children.push_back(fork_child([i](FileStore& store) -> Status {
-      for (int round = 0; round < kRounds; ++round) {
-        const Buffer value(60'000, static_cast<std::byte>(round));
-        LOCKSTEP_TRY(store.set(cat("value", i), value));
-        LOCKSTEP_TRY(store.add("n", 1).status());
-        LOCKSTEP_TRY(store.queue_push(cat("queue", i), bytes_of(cat(round))));
-        LOCKSTEP_ASSIGN(const Buffer back, store.get(cat("value", i)));
-        if (back != value) return Status::internal("a value was lost");
-        if (round % 2 == 1) {
-          LOCKSTEP_ASSIGN(const Buffer item, store.queue_pop(cat("queue", i)));
-          if (text_of(item) != cat(round / 2)) return Status::internal("an item was lost");
-        }
+  run_children(kProcesses, [](FileStore& store, int i) -> Status {
+    for (int round = 0; round < kRounds; ++round) {
+      const Buffer value(60'000, static_cast<std::byte>(round));
+      LOCKSTEP_TRY(store.set(cat("value", i), value));
+      LOCKSTEP_TRY(store.add("n", 1).status());
+      LOCKSTEP_TRY(store.queue_push(cat("queue", i), bytes_of(cat(round))));
+      LOCKSTEP_ASSIGN(const Buffer back, store.get(cat("value", i)));
+      if (back != value) return Status::internal("a value was lost");
+      if (round % 2 == 1) {
+        LOCKSTEP_ASSIGN(const Buffer item, store.queue_pop(cat("queue", i)));
+        if (text_of(item) != cat(round / 2)) return Status::internal("an item was lost");
       }
-      return {};
-    }));
-  }
-  for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+    }
+    return {};
+  });
   const std::unique_ptr<FileStore> store = open();
   EXPECT_THAT(store->add("n", 0), IsOkAnd(kProcesses * kRounds));
   for (int i = 0; i < kProcesses; ++i) {

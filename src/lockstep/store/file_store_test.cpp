@@ -113,7 +113,7 @@ TEST_F(FileStoreTest, ALockThatIsNeverReleasedEndsTheCallByItsDeadline) {
   EXPECT_OK(store->set("key", {}));
 }
 
-// F32, by a limit on the size of files instead of a full disk.
+// By a limit on the size of files instead of a full disk.
 TEST_F(FileStoreTest, AFullDiskIsTypedAndTheStoreGoesOn) {
   ASSERT_OK_AND_ASSIGN(const auto store, FileStore::open(path_));
   ASSERT_OK(store->set("key", bytes_of("old")));

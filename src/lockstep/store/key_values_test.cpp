@@ -236,7 +236,7 @@ TEST(KeyValues, VisitsEverythingInTheOrderOfEachQueue) {
 }
 
 #ifndef LOCKSTEP_SANITIZED
-// F27. The sanitizers reserve address space of their own and abort where operator new would throw.
+// The sanitizers reserve address space of their own and abort where operator new would throw.
 TEST(KeyValues, WantOfMemoryIsAnErrorAndChangesNothing) {
   KeyValues state;
   const Buffer big(kMaxValueSize);

@@ -113,7 +113,7 @@ Status LogFile::read_header(off_t size) {
   LOCKSTEP_TRY(read_at(fd_.get(), part, 0));
   if (!identity_ && is_torn_log_header(part)) {
     base::random_bytes(identity_.emplace());
-    if (const Status status = write_header(fd_.get()); !status.ok()) {
+    if (Status status = write_header(fd_.get()); !status.ok()) {
       identity_.reset();
       return status;
     }
@@ -174,7 +174,7 @@ Status LogFile::write_header(int fd) {
 }
 
 Status LogFile::commit(const LogRecord& record) {
-  if (const Status status = write_record(record); !status.ok()) {
+  if (Status status = write_record(record); !status.ok()) {
     discard();
     return status;
   }
@@ -194,7 +194,7 @@ Status LogFile::write_record(const LogRecord& record) try {
   if (file_size_ > end_ && ::ftruncate(fd_.get(), end_) != 0) {
     return Status::from_errno("the torn end of the file cannot be cut off", errno);
   }
-  if (const Status status = write_at(fd_.get(), bytes, end_); !status.ok()) {
+  if (Status status = write_at(fd_.get(), bytes, end_); !status.ok()) {
     // Were this to fail too, the rest would be a torn record, which the next writer cuts off.
     std::ignore = ::ftruncate(fd_.get(), end_);
     return status;

@@ -243,7 +243,7 @@ TEST_F(LogFileTest, AFileThatSaysItWasReplacedIsNotWrittenTo) {
   EXPECT_EQ(bytes(), before);
 }
 
-// F32: a file may grow no further, as on a full disk, but without a disk to fill.
+// A file may grow no further, as on a full disk, but without a disk to fill.
 TEST_F(LogFileTest, AFullDiskIsAnErrorAndTheFileHoldsWhatItHeld) {
   LogFile file(path_);
   ASSERT_OK(set(file, "key", bytes_of("old")));

@@ -19,7 +19,7 @@ Status barrier(Store& store, std::string_view key, WorldSize size, When deadline
     return round == 0 ? Status() : store.delete_key(round_key(round - 1), until).status();
   }
   const std::vector<std::string> done = {round_key(round)};
-  const Status status = store.wait(done, until);
+  Status status = store.wait(done, until);
   if (status.code() != Code::kTimeout) return status;
   // The deadline is over, so this asks with a little time of its own, only to say more.
   const Result<std::int64_t> came = store.add(key, 0, until.clock().in(std::chrono::seconds(5)));

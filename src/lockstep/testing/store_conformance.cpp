@@ -30,6 +30,7 @@ constexpr Duration kPatience = std::chrono::seconds(60);  // ends a test that ha
 void run_threads(int count, const std::function<void(int)>& body) {
   std::latch start(count);
   std::vector<std::jthread> threads;
+  threads.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
     threads.emplace_back([&, i] {
       start.arrive_and_wait();
