@@ -198,7 +198,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual(result.returncode, 1 if report["status"] == "unusable" else 0)
         checks = {check["topic"]: check for check in report["checks"]}
         self.assertEqual(checks["shared memory"]["status"], "ok")
-        self.assertEqual(checks["master"]["facts"]["interface"], "lo")
+        self.assertEqual(checks["master"]["facts"]["addresses"], "127.0.0.1 (lo)")
         self.assertEqual(checks["torch"]["status"], "warning")
         self.assertGreater(checks["cores"]["facts"]["usable"], 0)
         self.assertEqual(checks["lockstep"]["facts"]["wire_version"], 1)

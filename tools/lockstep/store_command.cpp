@@ -9,6 +9,7 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/secret.h"
 #include "lockstep/base/text.h"
+#include "lockstep/store/job_secret.h"
 #include "lockstep/store/tcp_server.h"
 
 namespace lockstep::tools {
@@ -48,9 +49,12 @@ Result<Secret> secret_of(const StoreArguments& arguments, const Environment& env
   if (arguments.insecure && !arguments.secret_file.empty()) {
     return Status::invalid("--insecure and --secret-file exclude each other");
   }
-  if (!arguments.secret_file.empty()) return Secret::from_file(arguments.secret_file);
-  if (arguments.insecure || environment.insecure) return Secret::insecure();
-  if (environment.secret_file) return Secret::from_file(*environment.secret_file);
+  if (arguments.insecure) return Secret::insecure();
+  store::SecretSources sources;
+  if (!arguments.secret_file.empty()) sources.file = arguments.secret_file;
+  LOCKSTEP_ASSIGN(std::optional<Secret> secret, store::find_secret(sources, environment));
+  if (secret) return *std::move(secret);
+  if (environment.insecure) return Secret::insecure();
   return Status::invalid(
       "a store needs a secret: make one with 'lockstep secret FILE' and give --secret-file FILE here and "
       "LOCKSTEP_SECRET_FILE to the ranks, or say --insecure");

@@ -138,8 +138,10 @@ DoctorReport examine(const DoctorOptions& options, const Result<Environment>& en
   findings.push_back(check_locked_memory());
   findings.push_back(check_core_dumps());
   findings.push_back(check_debugging());
-  findings.push_back(check_interfaces(environment));
-  if (options.master) findings.push_back(check_master(*options.master, deadline()));
+  const std::vector<std::string> named =
+      environment.ok() ? environment->interfaces : std::vector<std::string>{};
+  findings.push_back(check_interfaces(named));
+  if (options.master) findings.push_back(check_master(*options.master, named, deadline()));
   findings.push_back(check_torch(options.python, deadline()));
   findings.push_back(check_gpu(deadline()));
   findings.push_back(check_mpi(deadline()));

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/launch/run_program.h"
+#include "lockstep/store/interface_choice.h"
 
 namespace lockstep::launch {
 namespace {
@@ -36,15 +37,14 @@ Result<base::SocketAddress> look_up(const base::Endpoint& endpoint, const Deadli
   return base::SocketAddress::parse(line.substr(0, line.find_first_of(" \t")), endpoint.port);
 }
 
-std::optional<std::string> interface_with(const base::SocketAddress& address) {
-  const Result<std::vector<base::Interface>> all = base::interfaces();
-  if (!all.ok()) return std::nullopt;
-  for (const base::Interface& interface : *all) {
+// "10.0.0.7 (eth0)"
+std::string address_text(const base::SocketAddress& address, const std::vector<base::Interface>& interfaces) {
+  for (const base::Interface& interface : interfaces) {
     for (const base::SocketAddress& own : interface.addresses) {
-      if (own.host() == address.host()) return interface.name;
+      if (own.host() == address.host()) return cat(address.host(), " (", interface.name, ")");
     }
   }
-  return std::nullopt;
+  return address.host();
 }
 
 }  // namespace
@@ -58,15 +58,10 @@ Finding judge_interfaces(const std::vector<base::Interface>& interfaces,
   Finding finding{.topic = "interfaces", .found = up.empty() ? "none is up" : base::join(up)};
   finding.facts["up"] = static_cast<std::int64_t>(up.size());
 
-  for (const std::string& name : named) {
-    const auto found =
-        std::find_if(interfaces.begin(), interfaces.end(),
-                     [&name](const base::Interface& interface) { return interface.name == name; });
-    if (found != interfaces.end() && usable(*found)) continue;
+  const auto chosen = store::choose_addresses(interfaces, named, std::nullopt);
+  if (!chosen.ok()) {
     finding.health = Health::kUnusable;
-    finding.advice = cat("LOCKSTEP_SOCKET_IFNAME names ", base::quoted(name), ", which ",
-                         found == interfaces.end() ? "does not exist" : "is down or has no address",
-                         ": name one of those above.");
+    finding.advice = std::string(chosen.status().message());
     return finding;
   }
   const bool loopback =
@@ -83,7 +78,7 @@ Finding judge_interfaces(const std::vector<base::Interface>& interfaces,
   return finding;
 }
 
-Finding check_interfaces(const Result<Environment>& environment) {
+Finding check_interfaces(const std::vector<std::string>& named) {
   const Result<std::vector<base::Interface>> all = base::interfaces();
   if (!all.ok()) {
     return {.topic = "interfaces",
@@ -91,10 +86,11 @@ Finding check_interfaces(const Result<Environment>& environment) {
             .found = std::string(all.status().message()),
             .advice = "Without a network interface ranks cannot meet."};
   }
-  return judge_interfaces(*all, environment.ok() ? environment->interfaces : std::vector<std::string>{});
+  return judge_interfaces(*all, named);
 }
 
-Finding check_master(const std::string& master, const Deadline& deadline) {
+Finding check_master(const std::string& master, const std::vector<std::string>& named,
+                     const Deadline& deadline) {
   const Result<base::Endpoint> endpoint = base::parse_endpoint(master, kAnyPort);
   if (!endpoint.ok()) {
     return unreachable(std::string(endpoint.status().message()), "Give a host or host:port.");
@@ -104,15 +100,24 @@ Finding check_master(const std::string& master, const Deadline& deadline) {
     return unreachable(std::string(remote.status().message()),
                        "Use a name that every host can look up, or a numeric address.");
   }
-  const Result<base::SocketAddress> local = base::local_address_towards(*remote);
-  if (!local.ok()) {
-    return unreachable(std::string(local.status().message()), "Check the routes of this host: ip route.");
+  const Result<base::SocketAddress> route = base::local_address_towards(*remote);
+  if (!route.ok()) {
+    return unreachable(std::string(route.status().message()), "Check the routes of this host: ip route.");
   }
-  const std::string interface = interface_with(*local).value_or("an interface without a name");
+  const auto interfaces = base::interfaces();
+  if (!interfaces.ok())
+    return unreachable(std::string(interfaces.status().message()), "Mount /proc and /sys.");
+  const auto chosen = store::choose_addresses(*interfaces, named, *route);
+  if (!chosen.ok())
+    return unreachable(std::string(chosen.status().message()), "Name another interface, or none.");
+
+  std::vector<std::string> told;
+  for (const base::SocketAddress& address : *chosen) told.push_back(address_text(address, *interfaces));
+  const std::string addresses = base::join(told);
   return {.topic = "master",
-          .found = cat(endpoint->host, " is ", remote->host(), ", reached from ", local->host(), " by ",
-                       interface),
-          .facts = {{"remote", remote->host()}, {"local", local->host()}, {"interface", interface}}};
+          .found = cat(endpoint->host, " is ", remote->host(), ", reached from ",
+                       address_text(*route, *interfaces), "; the other ranks are told ", addresses),
+          .facts = {{"remote", remote->host()}, {"route", route->host()}, {"addresses", addresses}}};
 }
 
 }  // namespace lockstep::launch

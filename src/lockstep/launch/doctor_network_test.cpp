@@ -52,21 +52,28 @@ TEST(DoctorNetwork, WithoutALoopbackNothingWorks) {
 
 TEST(DoctorNetwork, TheWayToALocalMasterIsTheLoopback) {
   for (const char* master : {"127.0.0.1", "127.0.0.1:29500", "localhost"}) {
-    const Finding finding = check_master(master, Clock::steady().in(30s));
+    const Finding finding = check_master(master, {}, Clock::steady().in(30s));
     EXPECT_EQ(finding.health, Health::kOk) << finding.found;
-    EXPECT_EQ(fact(finding, "interface"), "lo") << finding.found;
+    EXPECT_THAT(fact(finding, "addresses"), HasSubstr("(lo)"));
   }
 }
 
 TEST(DoctorNetwork, AMasterThatCannotBeFoundIsUnusable) {
-  const Finding unknown = check_master("no-such-host.invalid", Clock::steady().in(30s));
+  const Finding unknown = check_master("no-such-host.invalid", {}, Clock::steady().in(30s));
   EXPECT_EQ(unknown.health, Health::kUnusable);
   EXPECT_THAT(unknown.found, HasSubstr("no-such-host.invalid"));
-  EXPECT_EQ(check_master("host:port:9", Clock::steady().in(30s)).health, Health::kUnusable);
+  EXPECT_EQ(check_master("host:port:9", {}, Clock::steady().in(30s)).health, Health::kUnusable);
+}
+
+TEST(DoctorNetwork, ANamedInterfaceBeatsTheRoute) {
+  EXPECT_EQ(check_master("127.0.0.1", {"lo"}, Clock::steady().in(30s)).health, Health::kOk);
+  const Finding finding = check_master("127.0.0.1", {"no_such_if"}, Clock::steady().in(30s));
+  EXPECT_EQ(finding.health, Health::kUnusable);
+  EXPECT_THAT(finding.found, HasSubstr("no_such_if"));
 }
 
 TEST(DoctorNetwork, ALookUpEndsAtItsDeadline) {
-  const Finding finding = check_master("localhost", Clock::steady().in(0s));
+  const Finding finding = check_master("localhost", {}, Clock::steady().in(0s));
   EXPECT_EQ(finding.health, Health::kUnusable);
   EXPECT_THAT(finding.found, HasSubstr("did not end in time"));
 }
