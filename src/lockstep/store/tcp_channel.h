@@ -40,9 +40,9 @@ class Channel {
   using OnBody = std::function<Status(ByteView body)>;
   Status call(Request& request, const Deadline& guard, const OnBody& on_body);
 
-  // Sends a set or queue_push and returns once the kernel has it. The server answers only if it
-  // fails; that error is what the next call or post reports, instead of being executed itself. When more than
-  // kMaxUnconfirmed bytes would be on their way, it waits for the answer like call().
+  // Sends a set or queue_push and returns once the kernel has it. The server answers only if it fails; the
+  // first call or post that begins after such an answer has come reports it, and is not executed. When more
+  // than kMaxUnconfirmed bytes would be on their way, it waits for the answer like call().
   Status post(Request& request, const Deadline& guard);
 
   // True if something posted may not have been executed yet.

@@ -63,7 +63,7 @@ void ReadySet::wait_on_loop() {
     try {
       handle_on_loop();
     } catch (const std::bad_alloc&) {
-      kLog.error("store: out of memory; some answers may be lost");
+      kLog.error("out of memory; some answers may be lost");
     }
     wait_on_loop();
   });

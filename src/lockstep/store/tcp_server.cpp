@@ -151,7 +151,7 @@ class TcpStoreServer::Impl {
             .judge_proven = [this](const base::ClientClaim& claim) { return judge_proven_on_loop(claim); },
             .admit = [this](Guest guest) { admit_on_loop(std::move(guest)); },
             .has_room = [&made] { made.listener->accept_on_loop(); },
-            .warn = [](std::string_view line) { kLog.warn(cat("store: ", line)); }});
+            .warn = [](std::string_view line) { kLog.warn(line); }});
     made.listener =
         std::make_unique<Listener>(loop_, std::move(socket), *made.greeter, log_limit_, std::move(name));
     doors_.push_back(std::move(door));
@@ -183,7 +183,7 @@ class TcpStoreServer::Impl {
   void admit_on_loop(Guest guest) {
     Tenant& tenant = *find_on_loop(guest.claim);
     if (guest.keys) watch_connection(guest.socket.get());
-    kLog.debug(cat("store: ", guest.peer.text, " is here, connection ", tenant.connections() + 1));
+    kLog.debug(cat(guest.peer.text, " is here, connection ", tenant.connections() + 1));
     auto session = std::make_unique<Session>(shared_, ready_set_, tenant, std::move(guest));
     Session* const key = session.get();
     sessions_.emplace(key, std::move(session));

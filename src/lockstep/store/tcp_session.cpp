@@ -42,7 +42,7 @@ Session::~Session() {
 }
 
 void Session::close_on_loop(std::string_view why) {
-  if (!closed_) kLog.warn(cat("store: disconnected ", peer_.text, ": ", why));
+  if (!closed_) kLog.warn(cat("disconnected ", peer_.text, ": ", why));
   close_on_loop();
 }
 

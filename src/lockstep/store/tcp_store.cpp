@@ -13,7 +13,6 @@ namespace {
 
 // How long after the deadline the server's own answer to a wait may still come.
 constexpr Duration kAnswerGrace = std::chrono::milliseconds(250);
-constexpr std::size_t kMaxPosted = 16U << 10;
 
 // The connection on which this thread has posted last. An operation on another one first makes sure that this
 // was executed, so that the operations of one thread take effect in order whatever stores they go to.

@@ -3,14 +3,15 @@
 // Connects over the server's abstract AF_UNIX socket where it runs on this host in this network namespace,
 // else over TCP; the handshake, the encryption and the answers are the same.
 //
-// set and queue_push of up to 16 KiB are sent and not waited for, as torch's TCPStore does with set:
-// - they are executed before any later operation of the same thread on any TcpStore, and before any later
-//   operation on this one by a thread that began it after they returned;
+// set and queue_push of values up to kMaxPosted are sent and not waited for, as torch's TCPStore does with
+// set:
+// - they are executed before any later operation of the same thread on any TcpStore, and before any
+//   operation on this one that another thread begins after they have returned;
 // - another client sees them once the server has executed them, microseconds later as a rule. Who tells
-// others
-//   by another way that a value is there calls something that returns a value first;
-// - what only the server can refuse (its memory limit) is reported by the next call, which is not executed
-// then. Everything else is answered before it returns.
+//   others by another way that a value is there first calls something that returns a value;
+// - what only the server can refuse (its memory limit) is reported by the first call that begins after the
+//   refusal has come, which is the second after the write at the latest; that call is not executed.
+// Everything else is answered before it returns.
 //
 // Thread safety: any thread; a call that waits does not hold up the calls of other threads.
 // Deadlines: a get, wait, multi_get or queue_pop that runs out is answered by the server, which knows the
@@ -27,6 +28,9 @@
 #include "lockstep/store/tcp_server.h"
 
 namespace lockstep::store {
+
+// The largest value that set and queue_push do not wait for.
+constexpr std::size_t kMaxPosted = 16U << 10;
 
 class Channel;
 struct Request;
