@@ -4,6 +4,7 @@
     docs_test.py COMMAND [unittest arguments]      COMMAND is the `lockstep` program
 """
 
+import importlib.util
 import pathlib
 import re
 import shlex
@@ -14,6 +15,11 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = ""
+
+sys.dont_write_bytecode = True
+spec = importlib.util.spec_from_file_location("check_layers", ROOT / "tools" / "check_layers.py")
+check_layers = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(check_layers)
 
 # Where an option in code is one of `lockstep`.
 OPTION_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/launching.md"]
@@ -172,6 +178,29 @@ class CheckersCanFail(unittest.TestCase):
         self.assertEqual(list(tree.unknown("`lockstep doctor --jsno`")), ["lockstep doctor --jsno"])
         self.assertEqual(list(tree.unknown("`--frobnicate`")), ["lockstep --frobnicate"])
         self.assertEqual(list(tree.unknown("```\nlockstep doctor \\\n  --json\n```\n")), [])
+
+
+def layer_rows(text):
+    """{layer: the layers that it may include} from the table of docs/architecture.md; None means anything."""
+    rows = {}
+    for line in re.search(r"^## Layers$(.*?)^## ", text, re.MULTILINE | re.DOTALL).group(1).splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        folder = re.match(r"\[(\w+)/\]\(\.\./src/lockstep/", cells[1]) if len(cells) > 5 else None
+        if folder:
+            words = set(re.findall(r"\w+", cells[3]))
+            rows[folder.group(1)] = None if "anything" in words else words & set(check_layers.LAYERS)
+    return rows
+
+
+class Architecture(unittest.TestCase):
+    def test_its_table_has_every_layer_of_the_tree_and_says_what_the_layer_check_enforces(self):
+        rows = layer_rows((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+        built = (ROOT / "src" / "lockstep" / "CMakeLists.txt").read_text(encoding="utf-8")
+        folders = set(re.findall(r"add_subdirectory\((\w+)\)", built))
+        self.assertEqual(set(rows), folders, "the table 'Layers' of docs/architecture.md has one row for each folder")
+        for layer, may_include in rows.items():
+            enforced = check_layers.LAYERS[layer]
+            self.assertEqual(may_include, None if enforced is None else set(enforced), layer)
 
 
 class Docs(unittest.TestCase):
