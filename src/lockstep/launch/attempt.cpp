@@ -85,6 +85,8 @@ void Attempt::on_events() {
       conclude({.kind = Outcome::Kind::kDone}, 0);
     } else if (event.kind == Kind::kStop) {
       conclude({.kind = Outcome::Kind::kStopped, .signal = event.signal, .host = event.host}, event.signal);
+    } else if (event.kind == Kind::kNotice) {
+      context_.console.say(event.error.message());
     } else if (event.kind == Kind::kLost) {
       conclude({.kind = Outcome::Kind::kLost, .error = event.error}, SIGTERM);
     }

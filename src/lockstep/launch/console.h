@@ -3,7 +3,9 @@
 // A line is queued and written when the descriptor takes it; a terminal that is paused, or a pipe that nobody
 // reads, holds up the output but neither signals nor the watch over the ranks. Whoever feeds the console
 // stops reading from its ranks while congested() is true, so memory is bounded and the ranks feel the
-// back-pressure. A reader that goes away (`| head`) ends the output, not the job. Thread safety: one thread.
+// back-pressure. A reader that goes away (`| head`) ends the output, not the job.
+//
+// Thread safety: one thread.
 #pragma once
 
 #include <array>

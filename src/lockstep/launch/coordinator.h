@@ -38,6 +38,7 @@ struct AgentEvent {
     kAllDone,  // every rank of every host has ended with 0
     kStop,     // an agent was told to stop, by a signal
     kLost,     // an agent is gone, or they cannot meet: the job is over
+    kNotice,   // nothing but a sentence for the user
   };
   Kind kind = Kind::kLost;
   std::uint64_t epoch = 0;
@@ -45,7 +46,7 @@ struct AgentEvent {
   FailureReport report = {};
   int signal = 0;
   std::string host = {};  // whose signal
-  Status error = {};
+  Status error = {};      // kLost, kNotice: its message
 };
 
 class Coordinator {

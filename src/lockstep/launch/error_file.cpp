@@ -1,6 +1,7 @@
 #include "lockstep/launch/error_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kDescriptorFolder = "/proc/self/fd/";
 constexpr std::size_t kMaxErrorFile = 1U << 20;
 constexpr auto kCodes = std::to_array({Code::kInvalid, Code::kTimeout, Code::kDisconnected, Code::kAborted,
                                        Code::kUnsupported, Code::kInternal});
@@ -115,6 +117,16 @@ Status write_whole(int fd, std::string_view text) {
   return {};
 }
 
+// An inherited memfd has no folder for a draft: one write, unless there is something already.
+Status write_to_descriptor(const std::string& path, std::string_view text) {
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  struct stat info {};
+  if (!file || fstat(file.get(), &info) != 0) {
+    return Status::from_errno(cat("the error file ", path, " cannot be opened"), errno);
+  }
+  return info.st_size > 0 ? Status() : write_whole(file.get(), text);
+}
+
 }  // namespace
 
 std::string error_to_json(const ErrorRecord& record) {
@@ -152,6 +164,7 @@ Status write_error_file(const std::string& path, const Status& status) {
   LOCKSTEP_CHECK(!status.ok(), "an error file needs an error");
   const std::string text =
       error_to_json({.status = status, .where = status.where(), .pid = getpid(), .host = base::host_name()});
+  if (path.starts_with(kDescriptorFolder)) return write_to_descriptor(path, text);
   const std::string draft = cat(path, ".", getpid(), ".tmp");
   UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!file) return Status::from_errno(cat("the error file ", path, " cannot be made"), errno);

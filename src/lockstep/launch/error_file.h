@@ -2,7 +2,10 @@
 //
 // A rank's path is in LOCKSTEP_ERROR_FILE. The first error that a process writes stays: what follows is
 // mostly its consequence. The file is JSON (docs/launching.md has its fields) and appears whole or not at
-// all. Thread safety: any thread.
+// all. A path below /proc/self/fd names an inherited memfd instead: that is how a spawned rank tells its
+// parent.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <cstdint>

@@ -2,9 +2,11 @@
 //
 // A rank dies with its launcher (PR_SET_PDEATHSIG), but what the rank itself has started does not. The guard
 // knows the process groups of the ranks and the scratch folder; when the launcher ends in any way it kills
-// what is left of the groups with SIGKILL and removes the folder, then ends too. It does nothing else and
-// holds no descriptor but its pipe. Does not reach: a process that has left its rank's process group before
-// the launcher was killed. Thread safety: one thread; made before any other thread is started.
+// what is left of the groups with SIGKILL and removes the folder, then ends too. It holds no descriptor but
+// its pipe.
+//
+// Thread safety: one thread; made before any other thread is started.
+// Does not: reach a process that has left its rank's process group before the launcher was killed.
 #pragma once
 
 #include <sys/types.h>

@@ -2,7 +2,8 @@
 //
 // A line ends with a newline. Of a line with carriage returns (a progress bar) the last state is shown, as a
 // terminal would leave it. A line longer than the limit is shown in pieces, each a line of its own, cut
-// between UTF-8 characters; an unfinished progress bar shows its last state each time the limit is reached.
+// between UTF-8 characters; an unfinished progress bar shows its last state at each sixteenth of the limit.
+//
 // Thread safety: one thread.
 #pragma once
 

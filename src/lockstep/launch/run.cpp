@@ -16,6 +16,7 @@
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/descendants.h"
 #include "lockstep/launch/dry_run.h"
+#include "lockstep/launch/store_coordinator.h"
 
 namespace lockstep::launch {
 namespace {
@@ -48,6 +49,33 @@ JobSetting make_job(const RunOptions& options, const LocalSetting& setting) {
           .run_id = options.rdzv_id.empty() ? job_id : options.rdzv_id,
           .max_restarts = options.max_restarts,
           .insecure = !setting.secret};
+}
+
+Result<std::unique_ptr<Coordinator>> make_coordinator(const RunOptions& options, const LocalSetting& setting,
+                                                      const Clock& clock) {
+  const JobSetting job = make_job(options, setting);
+  NodePlan plan{.host = setting.host, .nproc = setting.nproc, .role = options.role};
+  if (options.nnodes == 1) {
+    LOCKSTEP_ASSIGN(std::unique_ptr<Coordinator> local, LocalCoordinator::make(job, std::move(plan)));
+    return local;
+  }
+  StoreCoordinatorOptions several{.plan = plan,
+                                  .join_timeout = options.join_timeout,
+                                  .interval = std::min(options.monitor_interval, StoreCoordinator::kBeat)};
+  several.meeting = {.endpoint = *options.rdzv_endpoint,
+                     .local_addr = options.local_addr,
+                     .node_rank = options.node_rank,
+                     .secret = setting.secret.value_or(Secret::insecure()),
+                     .card = {.nnodes = options.nnodes,
+                              .by_arrival = !options.node_rank,
+                              .job_id = job.job_id,
+                              .run_id = options.rdzv_id.empty() ? "none" : options.rdzv_id,
+                              .max_restarts = options.max_restarts,
+                              .host = setting.host},
+                     .host = setting.host};
+  LOCKSTEP_ASSIGN(std::unique_ptr<Coordinator> coordinator,
+                  StoreCoordinator::start(std::move(several), clock));
+  return coordinator;
 }
 
 // The folder of the error files where there is no --log-dir. Removed at the end, by the guard if need be.
@@ -110,6 +138,19 @@ void say_report(LaunchContext& context, const Outcome& outcome) {
                                                      .max_restarts = outcome.max_restarts}));
 }
 
+// The delay before a restart. Ends early if the other agents have something to say: the next attempt hears
+// it.
+Result<int> wait_for_restart(LaunchContext& context, Duration delay) {
+  bool news = false;
+  LOCKSTEP_TRY(context.poller.watch(context.coordinator.fd(), Poller::Ready::kRead, [&] {
+    news = true;
+    context.poller.forget(context.coordinator.fd());
+  }));
+  auto stopped = wait_unless_stopped(context, context.clock.in(delay), [&news] { return news; });
+  context.poller.forget(context.coordinator.fd());
+  return stopped;
+}
+
 // Attempt after attempt, until one succeeds or no restart is left.
 Result<int> run_attempts(LaunchContext& context) {
   std::optional<FailureReport> root_cause;
@@ -141,8 +182,7 @@ Result<int> run_attempts(LaunchContext& context) {
     const int number = static_cast<int>(epoch) + 1;
     const Duration delay = restart_delay(context.input.options.restart_delay, number);
     context.console.say(cat("restart ", number, " of ", outcome.max_restarts, " in ", delay));
-    LOCKSTEP_ASSIGN(const int stopped,
-                    wait_unless_stopped(context, context.clock.in(delay), [] { return false; }));
+    LOCKSTEP_ASSIGN(const int stopped, wait_for_restart(context, delay));
     if (stopped != 0) {
       context.coordinator.report_stop(stopped);
       return say_stopped(context, stopped, context.input.setting.host);
@@ -174,10 +214,7 @@ Result<int> run_job(const RunOptions& options, const Environment& environment, c
   }
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return Status::from_errno("/dev/null cannot be opened", errno);
-  LOCKSTEP_ASSIGN(
-      const std::unique_ptr<Coordinator> coordinator,
-      LocalCoordinator::make(make_job(options, setting),
-                             {.host = setting.host, .nproc = setting.nproc, .role = options.role}));
+  LOCKSTEP_ASSIGN(const std::unique_ptr<Coordinator> coordinator, make_coordinator(options, setting, clock));
 
   const PlanInput input{
       .options = options,

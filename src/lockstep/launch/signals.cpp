@@ -55,19 +55,9 @@ Result<SignalChannel> SignalChannel::make(const std::vector<int>& forwarded) {
   }
   UniqueFd fd(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd) return Status::from_errno("the launcher cannot make a descriptor for signals", errno);
-  sigset_t old_mask;
-  pthread_sigmask(SIG_BLOCK, &mask, &old_mask);
-  struct sigaction ignore {};
-  ignore.sa_handler = SIG_IGN;
-  struct sigaction old_pipe {};
-  sigaction(SIGPIPE, &ignore, &old_pipe);
-  return SignalChannel(std::move(fd), old_mask, old_pipe);
-}
-
-SignalChannel::~SignalChannel() {
-  if (!fd_) return;  // moved from
-  sigaction(SIGPIPE, &old_pipe_, nullptr);
-  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+  pthread_sigmask(SIG_BLOCK, &mask, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return SignalChannel(std::move(fd));
 }
 
 std::vector<int> SignalChannel::take() {

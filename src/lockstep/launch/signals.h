@@ -24,23 +24,17 @@ bool ends_the_job(int signal);
 class SignalChannel {
  public:
   // Blocks SIGCHLD, SIGTSTP, SIGCONT and `forwarded`, but none that was ignored when the process started
-  // (nohup). SIGPIPE is ignored from here on.
+  // (nohup), and ignores SIGPIPE. That stays so after its destruction: it is for a process that ends with its
+  // job, and a signal that comes too late must not change how it ends.
   static Result<SignalChannel> make(const std::vector<int>& forwarded);
-  SignalChannel(SignalChannel&&) = default;
-  SignalChannel& operator=(SignalChannel&&) = delete;
-  // Restores the mask and SIGPIPE.
-  ~SignalChannel();
 
   int fd() const { return fd_.get(); }
   // What has come since the last call; never waits.
   std::vector<int> take();
 
  private:
-  SignalChannel(UniqueFd fd, const sigset_t& old_mask, const struct sigaction& old_pipe)
-      : fd_(std::move(fd)), old_mask_(old_mask), old_pipe_(old_pipe) {}
+  explicit SignalChannel(UniqueFd fd) : fd_(std::move(fd)) {}
   UniqueFd fd_;
-  sigset_t old_mask_;
-  struct sigaction old_pipe_;
 };
 
 }  // namespace lockstep::launch

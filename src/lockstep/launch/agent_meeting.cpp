@@ -1,0 +1,162 @@
+#include "lockstep/launch/agent_meeting.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::launch {
+namespace {
+
+using base::SocketAddress;
+
+// One try to connect; between two of them the caller may give up.
+constexpr Duration kTry = std::chrono::milliseconds(500);
+constexpr Duration kPause = std::chrono::milliseconds(50);
+constexpr Duration kCardArrives = std::chrono::seconds(10);
+constexpr Duration kStrangerAnswers = std::chrono::seconds(5);
+
+std::string tenant_of(const JobCard& card) { return cat("agents of ", card.run_id); }
+
+Status not_here(const MeetingOptions& options) {
+  return Status::invalid(
+      cat("node 0 serves the rendezvous, and ", options.endpoint.host, " of --rdzv-endpoint ",
+          options.endpoint.text(),
+          " is no address of this host: start node 0 there, or give --local-addr if it is reached "
+          "under another address"));
+}
+
+Result<Meeting> serve(const MeetingOptions& options, const SocketAddress& address, const Deadline& deadline) {
+  store::TcpServerOptions server{
+      .bind_host = address.host(),
+      .port = options.endpoint.port,
+      .open_to_all = options.secret.is_insecure() ? store::OpenToAll::kAllow : store::OpenToAll::kRefuse};
+  server.tenants.push_back(
+      {.job_id = tenant_of(options.card), .secret = options.secret, .world = WorldSize{options.card.nnodes}});
+  Meeting meeting{.address = address, .card = options.card};
+  LOCKSTEP_ASSIGN(meeting.hosted, store::host_store(std::move(server), deadline));
+  LOCKSTEP_TRY(meeting.store().set("card", bytes_of(card_to_json(options.card)), deadline));
+  return meeting;
+}
+
+bool is_final(const Status& status) {
+  return status.failure() == Failure::kRejected || status.failure() == Failure::kVersionMismatch;
+}
+
+Result<Meeting> connect(const MeetingOptions& options, const Deadline& deadline, const GiveUp& give_up) {
+  const store::TcpStoreOptions client{
+      .endpoint = options.endpoint, .job_id = tenant_of(options.card), .secret = options.secret};
+  Meeting meeting;
+  for (;;) {
+    auto store = store::TcpStore::connect(client, deadline.at_most(kTry));
+    if (store.ok()) {
+      meeting.hosted.store = *std::move(store);
+      break;
+    }
+    const Status error = store.status();
+    if (is_final(error)) return error.with_prefix("the agent of node 0 refuses this one: ");
+    if (deadline.expired()) return error.with_prefix("the agent of node 0 cannot be reached: ");
+    if (give_up(error.message())) return Status::aborted("stopped before the agents had met");
+    std::this_thread::sleep_for(deadline.clock().patience(kPause));  // it may have failed at once
+  }
+  LOCKSTEP_ASSIGN(const Buffer card, meeting.store().get("card", deadline.at_most(kCardArrives)));
+  LOCKSTEP_ASSIGN(meeting.card, card_from_json(text_of(card)));
+  return meeting;
+}
+
+Status check_card(const MeetingOptions& options, const JobCard& theirs) {
+  const JobCard& ours = options.card;
+  if (ours.nnodes != theirs.nnodes) {
+    return Status::invalid(
+        cat("this agent (host ", options.host, ") has --nnodes ", ours.nnodes, ", node 0 (host ", theirs.host,
+            ") has --nnodes ", theirs.nnodes, ": give the same everywhere"),
+        {.failure = Failure::kWorldSizeMismatch});
+  }
+  if (ours.by_arrival != theirs.by_arrival) {
+    return Status::invalid(cat("--node-rank is given on host ", ours.by_arrival ? theirs.host : options.host,
+                               " and not on host ", ours.by_arrival ? options.host : theirs.host,
+                               ": give it on all hosts or on none"));
+  }
+  return {};
+}
+
+// Takes a place among the nodes.
+Status claim_node(const MeetingOptions& options, const Deadline& deadline, Meeting& meeting) {
+  Store& store = meeting.store();
+  const bool serves = meeting.hosted.server != nullptr;
+  if (options.node_rank) {
+    meeting.node = *options.node_rank;
+  } else if (!serves) {
+    LOCKSTEP_ASSIGN(const std::int64_t arrival, store.add("arrivals", 1, deadline));
+    if (arrival >= meeting.card.nnodes) {
+      return Status::invalid(cat("host ", options.host, " is one too many: all ", meeting.card.nnodes,
+                                 " nodes of job ", base::quoted(meeting.card.run_id), " have come already"));
+    }
+    meeting.node = static_cast<int>(arrival);
+  }
+  const std::string mine = cat("host ", options.host, ", pid ", getpid());
+  LOCKSTEP_ASSIGN(const Buffer owner,
+                  store.compare_set(cat("node/", meeting.node), {}, bytes_of(mine), deadline));
+  if (text_of(owner) != mine) {
+    return Status::invalid(
+        cat("--node-rank ", meeting.node, " is claimed twice: by ", text_of(owner), " and by ", mine),
+        {.failure = Failure::kDuplicateRank});
+  }
+  return {};
+}
+
+// By arrival: who binds the endpoint first serves.
+Result<Meeting> serve_or_connect(const MeetingOptions& options, const SocketAddress& here,
+                                 const Deadline& deadline, const GiveUp& give_up) {
+  auto served = serve(options, here, deadline);
+  if (served.ok() || served.status().failure() != Failure::kPortTaken) return served;
+  // Most likely by another agent of this host. If not, who has the port is what the user must know.
+  auto met = connect(options, deadline.at_most(kStrangerAnswers), give_up);
+  if (met.ok() || met.status().code() == Code::kAborted) return met;
+  return served.status().with_prefix(cat(met.status().message(), " "));
+}
+
+Result<Meeting> find_each_other(const MeetingOptions& options, const Deadline& deadline,
+                                const GiveUp& give_up) {
+  if (options.node_rank.value_or(0) != 0) return connect(options, deadline, give_up);
+  if (options.node_rank && !options.local_addr.empty()) {
+    LOCKSTEP_ASSIGN(const SocketAddress here,
+                    SocketAddress::parse(options.local_addr, options.endpoint.port));
+    return serve(options, here, deadline);
+  }
+  const auto here = own_address(options.endpoint, deadline);
+  if (options.node_rank) {
+    if (!here.ok()) return here.status();
+    return *here ? serve(options, **here, deadline) : Result<Meeting>(not_here(options));
+  }
+  // A name that does not resolve yet may do so later: whoever connects tries again.
+  if (!here.ok() || !*here) return connect(options, deadline, give_up);
+  return serve_or_connect(options, **here, deadline, give_up);
+}
+
+}  // namespace
+
+Result<std::optional<SocketAddress>> own_address(const base::Endpoint& endpoint, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(const std::vector<SocketAddress> resolved, base::resolve(endpoint, deadline));
+  LOCKSTEP_ASSIGN(const std::vector<base::Interface> interfaces, base::interfaces());
+  for (const SocketAddress& address : resolved) {
+    for (const base::Interface& interface : interfaces) {
+      const bool found = std::any_of(interface.addresses.begin(), interface.addresses.end(),
+                                     [&](const SocketAddress& own) { return own.host() == address.host(); });
+      if (found) return std::optional(address);
+    }
+    if (address.is_loopback()) return std::optional(address);  // 127.0.0.2 has no interface of its own
+  }
+  return std::optional<SocketAddress>();
+}
+
+Result<Meeting> meet(const MeetingOptions& options, const Deadline& deadline, const GiveUp& give_up) {
+  LOCKSTEP_ASSIGN(Meeting meeting, find_each_other(options, deadline, give_up));
+  LOCKSTEP_TRY(check_card(options, meeting.card));
+  LOCKSTEP_TRY(claim_node(options, deadline, meeting));
+  return meeting;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,52 @@
+#include "lockstep/launch/beat_watch.h"
+
+#include <gmock/gmock.h>
+
+#include "lockstep/testing/fake_clock.h"
+
+namespace lockstep::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Beats : public ::testing::Test {
+ protected:
+  // All nodes beat but `silent`, every half second.
+  std::optional<int> after(Duration time, int silent) {
+    for (Duration passed{}; passed < time; passed += 500ms) {
+      clock_.advance(500ms);
+      for (int node = 0; node < 3; ++node) counts_[static_cast<std::size_t>(node)] += node == silent ? 0 : 1;
+      if (const auto found = watch_.look(counts_, clock_.now())) return found;
+    }
+    return std::nullopt;
+  }
+  testing::FakeClock clock_;
+  BeatWatch watch_{3, 4s, 1s, clock_.now()};
+  std::vector<std::int64_t> counts_ = {0, 0, 0};
+};
+
+TEST_F(Beats, NobodyIsGoneWhileAllBeat) { EXPECT_EQ(after(60s, -1), std::nullopt); }
+
+TEST_F(Beats, OneThatIsSilentForTooLongIsNamed) {
+  EXPECT_EQ(after(10s, -1), std::nullopt);
+  EXPECT_EQ(after(4s, 2), std::nullopt);
+  EXPECT_EQ(after(1s, 2), 2);
+}
+
+TEST_F(Beats, APauseWithinTheLimitIsForgiven) {
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(after(3500ms, 1), std::nullopt);
+    EXPECT_EQ(after(500ms, -1), std::nullopt);
+  }
+}
+
+TEST_F(Beats, AWatchThatWasItselfLateBlamesNobody) {
+  EXPECT_EQ(after(3s, 1), std::nullopt);
+  clock_.advance(1h);  // the machine was suspended
+  EXPECT_EQ(watch_.look(counts_, clock_.now()), std::nullopt);
+  EXPECT_EQ(after(4s, 1), std::nullopt);
+  EXPECT_EQ(after(1s, 1), 1);
+}
+
+}  // namespace
+}  // namespace lockstep::launch
