@@ -40,7 +40,7 @@ bool lock_soon(LogFile& file) {
   while (true) {
     const auto locked = file.begin(LockKind::kExclusive);
     if (!locked.ok()) return false;
-    if (*locked) return true;
+    if (*locked == LogFile::Begun::kYes) return true;
     if (deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -66,13 +66,16 @@ Status FileStore::enter(const Call& call, LockKind kind) {
   Duration pause = 20us;
   for (;;) {
     LOCKSTEP_TRY(lost_);
-    const Result<bool> begun = file_.begin(kind);
+    const Result<LogFile::Begun> begun = file_.begin(kind);
     if (!begun.ok()) return failed(begun.status());
-    if (*begun) return {};
+    if (*begun == LogFile::Begun::kYes) return {};
     if (call.until.expired()) {
+      const std::string_view why = *begun == LogFile::Begun::kLocked
+                                       ? "another process keeps the file locked, perhaps a stopped one"
+                                       : "the file was replaced by a compacted one, but the path does not "
+                                         "lead there; is it a hard link?";
       return Status::timeout(
-          cat(description(), ": ", call.op, " waited ", call.waited(),
-              " for its turn; another process keeps the file locked, perhaps a stopped one"),
+          cat(description(), ": ", call.op, " waited ", call.waited(), " for its turn: ", why),
           {.op = std::string(call.op)});
     }
     changed_.wait_until(mutex_, call.until.at_most(pause));

@@ -69,6 +69,16 @@ TEST_F(FileStoreTest, ALinkIsFollowedAndNotReplacedByACompaction) {
   EXPECT_THAT(store->get("key"), holds("1"));
 }
 
+TEST_F(FileStoreTest, AHardLinkThatACompactionLeftBehindIsToldAsSuch) {
+  ASSERT_OK_AND_ASSIGN(const auto store, FileStore::open(path_));
+  const std::string link = folder_.path("link");
+  std::filesystem::create_hard_link(path_, link);
+  ASSERT_OK_AND_ASSIGN(const auto linked, FileStore::open(link));
+  for (int i = 0; i < 10; ++i) ASSERT_OK(store->set("key", Buffer(store::LogFile::kCompactSize / 2)));
+  EXPECT_THAT(linked->set("key", {}, Clock::steady().in(0s)),
+              StatusIs(Code::kTimeout, HasSubstr("hard link")));
+}
+
 TEST_F(FileStoreTest, OnceLostItStaysLost) {
   ASSERT_OK_AND_ASSIGN(const auto store, FileStore::open(path_));
   ASSERT_OK(store->set("key", {}));
@@ -95,7 +105,7 @@ TEST_F(FileStoreTest, ALockThatIsNeverReleasedEndsTheCallByItsDeadline) {
   FakeClock clock;
   ASSERT_OK_AND_ASSIGN(const auto store, FileStore::open(path_, {.timeout = 5s, .clock = &clock}));
   store::LogFile holder(path_);
-  ASSERT_THAT(holder.begin(store::LockKind::kExclusive), IsOkAnd(true));
+  ASSERT_THAT(holder.begin(store::LockKind::kExclusive), IsOkAnd(store::LogFile::Begun::kYes));
   std::atomic<bool> done = false;
   run_threads(2, [&](int i) {
     if (i == 1) {

@@ -66,7 +66,7 @@ Status LogFile::open() {
   return {};
 }
 
-Result<bool> LogFile::begin(LockKind kind) {
+Result<LogFile::Begun> LogFile::begin(LockKind kind) {
   for (int moves = 0; moves < kMostMoves; ++moves) {
     if (guard_ && guard_->in_child()) {
       return Status::invalid("it was opened before this process was forked; open it again",
@@ -74,14 +74,14 @@ Result<bool> LogFile::begin(LockKind kind) {
     }
     if (!fd_) LOCKSTEP_TRY(open());
     LOCKSTEP_ASSIGN(const bool locked, try_lock_file(fd_.get(), identity_ ? kind : LockKind::kExclusive));
-    if (!locked) return false;
+    if (!locked) return Begun::kLocked;
     const Result<Found> found = look();
-    if (found.ok() && *found == Found::kCurrent) return true;
+    if (found.ok() && *found == Found::kCurrent) return Begun::kYes;
     end();
     if (!found.ok()) return found.status();
     hold({});
   }
-  return false;  // compacted again and again, or a folder that lags behind shows the old file
+  return Begun::kReplaced;
 }
 
 void LogFile::end() { unlock_file(fd_.get()); }
@@ -111,7 +111,10 @@ Status LogFile::read_header(off_t size) {
   std::array<std::byte, kLogHeaderSize> header{};
   const ByteSpan part = ByteSpan(header).first(std::min(header.size(), static_cast<std::size_t>(size)));
   LOCKSTEP_TRY(read_at(fd_.get(), part, 0));
-  if (!identity_ && is_torn_log_header(part)) {
+  const bool torn = is_torn_log_header(part);
+  // Removed, and someone else is just making it anew.
+  if (torn && identity_) return lost("belongs to another store now");
+  if (torn) {
     base::random_bytes(identity_.emplace());
     if (Status status = write_header(fd_.get()); !status.ok()) {
       identity_.reset();

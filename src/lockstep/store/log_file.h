@@ -38,9 +38,13 @@ class LogFile {
   // Another handle on the same store, whose file must exist.
   LogFile sibling() const { return {path_, identity_}; }
 
-  // Locks the file and brings state() up to date. False if another has it locked now, or is replacing it.
-  // After true, end() must follow.
-  Result<bool> begin(LockKind kind);
+  enum class Begun : std::uint8_t {
+    kYes,
+    kLocked,    // by another
+    kReplaced,  // the file says that a compacted one has its place, but the path does not lead there (yet)
+  };
+  // Locks the file and brings state() up to date. After kYes, end() must follow.
+  Result<Begun> begin(LockKind kind);
   void end();
 
   // Between begin() and end().

@@ -25,11 +25,13 @@ using lockstep::testing::StatusIs;
 using lockstep::testing::TemporaryFolder;
 using ::testing::HasSubstr;
 
+using Begun = LogFile::Begun;
+
 class LogFileTest : public ::testing::Test {
  protected:
   static Status set(LogFile& file, std::string_view key, ByteView value) {
-    LOCKSTEP_ASSIGN(const bool begun, file.begin(LockKind::kExclusive));
-    if (!begun) return Status::timeout("locked");
+    LOCKSTEP_ASSIGN(const Begun begun, file.begin(LockKind::kExclusive));
+    if (begun != Begun::kYes) return Status::timeout("locked");
     Status status = file.state().set(key, value);
     if (status.ok()) status = file.commit({LogOp::kSet, {{key, value}}});
     file.end();
@@ -37,9 +39,9 @@ class LogFileTest : public ::testing::Test {
   }
   // "key=value;...", or the error.
   static std::string contents(LogFile& file) {
-    const Result<bool> begun = file.begin(LockKind::kShared);
+    const Result<Begun> begun = file.begin(LockKind::kShared);
     if (!begun.ok()) return begun.status().text();
-    if (!*begun) return "locked";
+    if (*begun != Begun::kYes) return "locked";
     std::map<std::string, std::string> sorted;
     file.state().visit([&](auto name, auto value) { sorted[std::string(name)] = text_of(value); },
                        [&](auto name, auto value) { sorted[cat(name, "[]")] += text_of(value); });
@@ -84,16 +86,16 @@ TEST_F(LogFileTest, AWriterExcludesAllAndReadersExcludeWriters) {
   ASSERT_OK(set(a, "key", {}));
   ASSERT_OK(set(b, "key", {}));
   ASSERT_OK(set(c, "key", {}));
-  ASSERT_THAT(a.begin(LockKind::kExclusive), IsOkAnd(true));
-  EXPECT_THAT(b.begin(LockKind::kExclusive), IsOkAnd(false));
-  EXPECT_THAT(b.begin(LockKind::kShared), IsOkAnd(false));
+  ASSERT_THAT(a.begin(LockKind::kExclusive), IsOkAnd(Begun::kYes));
+  EXPECT_THAT(b.begin(LockKind::kExclusive), IsOkAnd(Begun::kLocked));
+  EXPECT_THAT(b.begin(LockKind::kShared), IsOkAnd(Begun::kLocked));
   a.end();
-  ASSERT_THAT(a.begin(LockKind::kShared), IsOkAnd(true));
-  EXPECT_THAT(b.begin(LockKind::kShared), IsOkAnd(true));
-  EXPECT_THAT(c.begin(LockKind::kExclusive), IsOkAnd(false));
+  ASSERT_THAT(a.begin(LockKind::kShared), IsOkAnd(Begun::kYes));
+  EXPECT_THAT(b.begin(LockKind::kShared), IsOkAnd(Begun::kYes));
+  EXPECT_THAT(c.begin(LockKind::kExclusive), IsOkAnd(Begun::kLocked));
   a.end();
   b.end();
-  EXPECT_THAT(c.begin(LockKind::kExclusive), IsOkAnd(true));
+  EXPECT_THAT(c.begin(LockKind::kExclusive), IsOkAnd(Begun::kYes));
   c.end();
 }
 
@@ -158,6 +160,15 @@ TEST_F(LogFileTest, WhatIsNoStoreIsRefusedAndLeftAlone) {
   EXPECT_THAT(device.begin(LockKind::kExclusive), StatusIs(Code::kInvalid, HasSubstr("plain file")));
 }
 
+TEST_F(LogFileTest, RemovedAndJustBeingMadeAnewIsLost) {
+  LogFile file(path_);
+  ASSERT_OK(set(file, "key", {}));
+  ASSERT_EQ(::unlink(path_.c_str()), 0);
+  write("");  // created, and its header not written yet
+  EXPECT_THAT(set(file, "key", {}), FailureIs(Failure::kStoreLost));
+  EXPECT_EQ(bytes(), "");
+}
+
 TEST_F(LogFileTest, RemovedUnderneathTheStoreIsLost) {
   LogFile file(path_);
   ASSERT_OK(set(file, "key", {}));
@@ -193,7 +204,7 @@ TEST_F(LogFileTest, CompactionKeepsAllAndOthersFollow) {
   ASSERT_OK(set(writer, "first", bytes_of("1")));
   ASSERT_EQ(contents(reader), "first=1;");
   ASSERT_EQ(::chmod(path_.c_str(), 0640), 0);
-  ASSERT_THAT(writer.begin(LockKind::kExclusive), IsOkAnd(true));
+  ASSERT_THAT(writer.begin(LockKind::kExclusive), IsOkAnd(Begun::kYes));
   for (const char* item : {"x", "y"}) {
     ASSERT_OK(writer.state().queue_push("queue", bytes_of(item)));
     ASSERT_OK(writer.commit({LogOp::kPush, {{"queue", bytes_of(item)}}}));
@@ -234,12 +245,12 @@ TEST_F(LogFileTest, ACompactionThatFailsLosesNothing) {
 TEST_F(LogFileTest, AFileThatSaysItWasReplacedIsNotWrittenTo) {
   LogFile file(path_);
   ASSERT_OK(set(file, "key", {}));
-  ASSERT_THAT(file.begin(LockKind::kExclusive), IsOkAnd(true));
+  ASSERT_THAT(file.begin(LockKind::kExclusive), IsOkAnd(Begun::kYes));
   ASSERT_OK(file.commit({LogOp::kReplaced, {}}));
   file.end();
   const std::string before = bytes();
   LogFile other = file.sibling();
-  EXPECT_THAT(other.begin(LockKind::kExclusive), IsOkAnd(false));
+  EXPECT_THAT(other.begin(LockKind::kExclusive), IsOkAnd(Begun::kReplaced));
   EXPECT_EQ(bytes(), before);
 }
 
