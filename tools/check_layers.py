@@ -56,6 +56,8 @@ FORBIDDEN_STANDARD = {
                    "collective/ has no threads: its algorithms are plain loops"),
 }
 
+# x_test.cpp, x_fuzz.cpp, and what several of them share.
+TEST_STEMS = ("_test", "_fuzz", "_test_support")
 TEST_ONLY = re.compile(r"(gtest|gmock)/")
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
@@ -76,7 +78,7 @@ def blank(text, literals):
 
 
 def is_test(path):
-    return path.stem.endswith(("_test", "_fuzz")) or path.parts[0] == "testing"
+    return path.stem.endswith(TEST_STEMS) or path.parts[0] == "testing"
 
 
 def may_include_external(path, folders):
@@ -96,6 +98,8 @@ def check_include(path, quote, target):
     if target.startswith("lockstep/"):
         parts = target.split("/")
         other = parts[1] if len(parts) > 2 else ""
+        if target.removesuffix(".h").endswith(TEST_STEMS) and not is_test(path):
+            return f"{target}: what tests share is for tests"
         if layer in ("", other):
             return None
         if other == "":

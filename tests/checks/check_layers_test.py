@@ -124,6 +124,11 @@ class CheckLayersTest(unittest.TestCase):
         self.assert_found("store/a.cpp", '#include "lockstep/testing/matchers.h"\n', 1, "testing/matchers.h")
         self.assert_found("base/a_test.cpp", '#include "lockstep/store/store.h"\n', 1, "store/store.h")
 
+    def test_what_tests_share_is_for_tests(self):
+        self.assert_clean("store/tcp_test_support.h", "#include <gtest/gtest.h>\n")
+        self.assert_clean("store/tcp_test.cpp", '#include "lockstep/store/tcp_test_support.h"\n')
+        self.assert_found("store/tcp.cpp", '#include "lockstep/store/tcp_test_support.h"\n', 1, "for tests")
+
     def test_getenv_is_for_one_file(self):
         self.assert_clean("base/environment.cpp", 'auto a = ::getenv("A");\n')
         self.assert_found("launch/a.cpp", '\nauto a = std::getenv("A");\n', 2, "getenv")
