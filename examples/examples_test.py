@@ -90,6 +90,25 @@ class RanksMeet(unittest.TestCase):
                     self.check_table(output.splitlines(), 2)
 
 
+class OwnRanks(unittest.TestCase):
+    def run_it(self, *arguments):
+        return subprocess.run([FOLDER / "02_own_ranks", *arguments], capture_output=True, text=True, timeout=100)
+
+    def test_the_ranks_work_and_end_well(self):
+        result = self.run_it()
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        lines = result.stdout.splitlines()
+        for rank in range(4):
+            self.assertIn(f"rank {rank} of 4 integrates from {rank / 4:.2f} to {(rank + 1) / 4:.2f}", lines)
+        self.assertEqual(lines[-2:], ["pi is about 3.141593", "every rank ended well"])
+
+    def test_the_error_of_a_rank_comes_back(self):
+        result = self.run_it("--fail", "2")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"the ranks failed: .*rank 2 was told to fail")
+        self.assertNotIn("every rank ended well", result.stdout)
+
+
 if __name__ == "__main__":
     FOLDER, COMMAND = pathlib.Path(sys.argv.pop(2)), sys.argv.pop(1)
     unittest.main()

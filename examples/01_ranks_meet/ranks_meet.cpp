@@ -24,12 +24,12 @@
 //   lockstep run --nproc 4 build/release/examples/01_ranks_meet --kill 2
 // Alone, without the launcher, it is a world of one.
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <iostream>
 #include <optional>

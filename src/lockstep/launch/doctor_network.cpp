@@ -14,6 +14,7 @@ constexpr std::uint16_t kAnyPort = 29500;  // the route does not depend on it
 
 std::string interface_text(const base::Interface& interface) {
   std::vector<std::string> addresses;
+  addresses.reserve(interface.addresses.size());
   for (const base::SocketAddress& address : interface.addresses) addresses.push_back(address.host());
   return cat(interface.name, " (", addresses.empty() ? "no address" : base::join(addresses), ")");
 }
@@ -112,6 +113,7 @@ Finding check_master(const std::string& master, const std::vector<std::string>& 
     return unreachable(std::string(chosen.status().message()), "Name another interface, or none.");
 
   std::vector<std::string> told;
+  told.reserve(chosen->size());
   for (const base::SocketAddress& address : *chosen) told.push_back(address_text(address, *interfaces));
   const std::string addresses = base::join(told);
   return {.topic = "master",

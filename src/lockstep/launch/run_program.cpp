@@ -62,6 +62,7 @@ Result<pid_t> spawn(const std::vector<std::string>& arguments, int output) {
   posix_spawnattr_setpgroup(&attributes, 0);
 
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   pid_t pid = -1;
