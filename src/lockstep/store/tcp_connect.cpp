@@ -54,8 +54,13 @@ Result<base::SessionKeys> shake_hands(int socket, const TcpStoreOptions& options
 // Nothing if there is no server of ours behind the local socket; TCP will tell more.
 std::optional<base::UniqueFd> try_local(const base::SocketAddress& address, const TcpStoreOptions& options) {
   if (options.local_socket == LocalSocket::kOff || !is_own_address(address)) return std::nullopt;
-  auto socket =
-      connect_local(local_socket_name(address.port(), base::job_hash(options.job_id), options.epoch));
+  const base::JobHash job = base::job_hash(options.job_id);
+  auto socket = connect_local(local_socket_name(address, job, options.epoch));
+  if (!socket.ok()) {
+    const auto any =
+        base::SocketAddress::parse(address.family() == AF_INET6 ? "::" : "0.0.0.0", address.port());
+    if (any.ok()) socket = connect_local(local_socket_name(*any, job, options.epoch));
+  }
   if (!socket.ok()) return std::nullopt;
   const auto peer = local_peer(socket->get());
   if (!peer.ok() || !peer->trusted()) return std::nullopt;

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/check.h"
+#include "lockstep/base/crypto.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::store {
@@ -34,8 +35,11 @@ base::UniqueFd local_socket() {
 
 }  // namespace
 
-std::string local_socket_name(std::uint16_t port, const base::JobHash& job, std::uint64_t epoch) {
-  return cat("lockstep/store/", port, "/", base::hex(job), "/", epoch);
+std::string local_socket_name(const base::SocketAddress& address, const base::JobHash& job,
+                              std::uint64_t epoch) {
+  // Hashed, because the name of a socket has room for 107 bytes.
+  const base::Digest hash = base::sha256(bytes_of(cat(address.text(), "/", base::hex(job), "/", epoch)));
+  return cat("lockstep/store/", address.port(), "/", base::hex(std::span(hash).first(16)));
 }
 
 Result<base::UniqueFd> listen_local(const std::string& name) {

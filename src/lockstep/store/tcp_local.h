@@ -1,7 +1,7 @@
 // The abstract AF_UNIX socket beside a store's TCP port, for clients on the same host and network namespace.
 //
-// Its name follows from the port, the job and the epoch, so that a client who knows these finds it; it is no
-// file, and goes with the process. Both sides ask the kernel for the other's user: only the same user, or
+// Its name follows from the address, the job and the epoch, so that a client who knows these finds it; it is
+// no file, and goes with the process. Both sides ask the kernel for the other's user: only the same user, or
 // root, goes on to the handshake, which is the same as over TCP. Thread safety: free functions, any thread.
 // Sockets are close-on-exec and non-blocking.
 #pragma once
@@ -17,7 +17,9 @@
 namespace lockstep::store {
 
 // Without the leading zero byte of the abstract namespace.
-std::string local_socket_name(std::uint16_t port, const base::JobHash& job, std::uint64_t epoch);
+// `address` is as the server has bound it.
+std::string local_socket_name(const base::SocketAddress& address, const base::JobHash& job,
+                              std::uint64_t epoch);
 
 Result<base::UniqueFd> listen_local(const std::string& name);
 // Fails at once if nobody listens there.

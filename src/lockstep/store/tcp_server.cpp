@@ -119,7 +119,7 @@ class TcpStoreServer::Impl {
       }
     }
     if (local_socket_ == LocalSocket::kOn) {
-      const std::string name = local_socket_name(address_.port(), tenant->job(), tenant->epoch());
+      const std::string name = local_socket_name(address_, tenant->job(), tenant->epoch());
       auto socket = listen_local(name);
       if (socket.ok()) {
         add_listener(std::move(socket).value(), name);
