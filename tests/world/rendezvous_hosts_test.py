@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Ranks on two hosts: two network namespaces on one machine, joined by two veth pairs. Needs root.
+"""What only root can arrange: ranks on two hosts, which are two network namespaces on one machine joined by two veth
+pairs, and ranks of two users.
 
     rendezvous_hosts_test.py PROGRAM [unittest's arguments]      PROGRAM is rendezvous_rank
+    rendezvous_hosts_test.py --probe                             exits with 0 if namespaces can be made here
 
 The namespaces are this test's own and are removed at the end, also after a failure; nothing outside them is changed.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import unittest
 
 import rendezvous_rank
-from rendezvous_rank import RendezvousTest
+from rendezvous_rank import RendezvousTest, free_port
 
 PORT = 29500
 
@@ -77,8 +80,7 @@ class TwoHosts(RendezvousTest):
         secret = self.new_secret()
         ranks = self.start_world(LOCKSTEP_SECRET_FILE=secret, GLOO_SOCKET_IFNAME="net1")
         self.assert_two_hosts(ranks, [["10.77.1.1"], ["10.77.1.2"]])
-        for rank in ranks:
-            rank.finish()
+        self.finish(ranks)
         ranks = self.start_world(LOCKSTEP_SECRET_FILE=secret, LOCKSTEP_SOCKET_IFNAME="net1,net0",
                                  GLOO_SOCKET_IFNAME="lo")
         self.assert_two_hosts(ranks, [["10.77.1.1", "10.77.0.1"], ["10.77.1.2", "10.77.0.2"]])
@@ -134,7 +136,51 @@ class TwoHosts(RendezvousTest):
         self.assertIn("no-such-host-1.invalid", answer["message"])
 
 
+class TwoUsers(RendezvousTest):
+    def setUp(self):
+        super().setUp()
+        # Where another user can start it.
+        os.chmod(self.folder, 0o755)
+        self.program = shutil.copy(rendezvous_rank.PROGRAM, self.folder)
+
+    def start_as(self, user, rank, port, **variables):
+        return self.start({"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **variables},
+                          program=self.program, user=user, group=user, extra_groups=[], cwd="/")
+
+    def test_another_user_gets_no_secret_on_loopback(self):
+        port = free_port()
+        waiting = self.start_as(54321, 0, port, LOCKSTEP_LOG="rendezvous=debug")
+        waiting.wait_for_log("rank 0 (", "has arrived")
+        answer = self.start_as(54322, 1, port).answer(10)
+        self.assert_failure(answer, "rejected", f"process {waiting.pid} of user 54321", "user 54322")
+        self.assert_world([waiting, self.start_as(54321, 1, port)])
+
+    def test_a_file_of_another_user_is_refused(self):
+        path = os.path.join(self.folder, "job")
+        with open(path, "wb"):
+            pass
+        os.chown(path, 54321, 54321)
+        answer = self.start({}, ["--url", f"file://{path}?rank=0&world_size=2"]).answer()
+        self.assert_failure(answer, "rejected", "belongs to user 54321")
+
+
+def can_make_namespaces():
+    host = f"lockstep-{os.getpid()}-probe"
+    try:
+        made = subprocess.run(["ip", "netns", "add", host], stderr=subprocess.DEVNULL).returncode == 0
+        if not made:
+            return False
+        linked = subprocess.run(["ip", "-n", host, "link", "add", "net0", "type", "veth", "peer", "name", "net1"],
+                                stderr=subprocess.DEVNULL).returncode == 0
+        ip("netns", "delete", host)
+        return linked
+    except OSError:
+        return False
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--probe"]:
+        sys.exit(0 if can_make_namespaces() else 1)
     rendezvous_rank.PROGRAM = os.path.abspath(sys.argv.pop(1))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     unittest.main()

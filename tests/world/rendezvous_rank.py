@@ -26,12 +26,12 @@ def clean_environment():
 class Rank:
     """One process. Answers are dictionaries; see rendezvous_rank.cpp."""
 
-    def __init__(self, variables, options=(), prefix=(), pass_fds=()):
+    def __init__(self, variables, options=(), prefix=(), pass_fds=(), program=None, **process):
         environment = clean_environment() | {"LOCKSTEP_TIMEOUT": "30"}
         environment.update({name: str(value) for name, value in variables.items()})
         self.process = subprocess.Popen(
-            [*prefix, PROGRAM, *[str(option) for option in options]], env=environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=pass_fds)
+            [*prefix, program or PROGRAM, *[str(option) for option in options]], env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=pass_fds, **process)
         self.buffer = b""
 
     def answer(self, seconds=60):
@@ -60,13 +60,22 @@ class Rank:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def stop(self):
+        """Returns once it has stopped: a process runs on for a while after kill(2)."""
+        self.signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)
+
     def kill(self):
         self.process.kill()
         self.process.wait()
 
-    def finish(self, seconds=60):
-        """Closes stdin, so that it leaves; returns its exit status."""
+    def leave(self):
+        """Closes stdin, so that it leaves and ends."""
         self.process.stdin.close()
+
+    def finish(self, seconds=60):
+        """Leaves; returns its exit status."""
+        self.leave()
         return self.process.wait(seconds)
 
     @property
@@ -130,11 +139,11 @@ class RendezvousTest(unittest.TestCase):
         os.close(descriptor)
         return path
 
-    def assert_world(self, ranks, answers=None):
+    def assert_world(self, ranks):
         """All ranks of a world on one host have joined, agree on everything, and can talk."""
-        answers = [rank.answer() for rank in ranks] if answers is None else answers
+        answers = [rank.answer() for rank in ranks]
+        self.assertTrue(all(answer["ok"] for answer in answers), answers)
         for number, answer in enumerate(answers):
-            self.assertTrue(answer["ok"], answer)
             self.assertEqual(answer["rank"], number)
             self.assertEqual(answer["world_size"], len(ranks))
             self.assertEqual(answer["local_rank"], number)
@@ -144,6 +153,13 @@ class RendezvousTest(unittest.TestCase):
         self.assertEqual([member["pid"] for member in answers[0]["members"]], [rank.pid for rank in ranks])
         self.assert_talks(ranks)
         return answers
+
+    def finish(self, ranks):
+        """All leave at once."""
+        for rank in ranks:
+            rank.leave()
+        for rank in ranks:
+            self.assertEqual(rank.process.wait(60), 0)
 
     def assert_talks(self, ranks):
         self.assertEqual(ranks[0].ask("set key hello"), {"ok": True})

@@ -24,8 +24,7 @@ class EnvironmentUrl(RendezvousTest):
                 answers = self.assert_world(ranks)
                 self.assertEqual({tuple(answer["addresses"]) for answer in answers}, {("127.0.0.1",)})
                 self.assertFalse(answers[0]["insecure"], "ranks of one host share a secret that rank 0 made")
-                for rank in ranks:
-                    self.assertEqual(rank.finish(), 0)
+                self.finish(ranks)
 
     def test_no_variables_is_a_world_of_one_that_listens_nowhere(self):
         rank = self.start()
@@ -70,7 +69,7 @@ class EnvironmentUrl(RendezvousTest):
         for _ in range(5):
             ranks = self.start_env_world(5, free_port())
             for rank in ranks:
-                rank.process.stdin.close()
+                rank.leave()
             for number, rank in enumerate(ranks):
                 self.assertTrue(rank.answer()["ok"], number)
                 self.assertEqual(rank.process.wait(20), 0)
@@ -80,9 +79,10 @@ class EnvironmentUrl(RendezvousTest):
         self.assert_world(ranks)
         for _ in range(3):
             for rank in ranks:
-                self.assertEqual(rank.ask("leave"), {"ok": True})
-            for rank in ranks:
+                rank.tell("leave")
                 rank.tell("join")
+            for rank in ranks:
+                self.assertEqual(rank.answer(), {"ok": True})
             self.assert_world(ranks)
 
     def test_signals_have_no_effect(self):
@@ -130,8 +130,7 @@ class FileUrl(RendezvousTest):
                 self.assert_world(ranks)
                 if size > 1:
                     self.assertEqual(os.stat(self.path).st_mode & 0o777, 0o600)
-                for rank in ranks:
-                    self.assertEqual(rank.finish(), 0)
+                self.finish(ranks)
                 self.assertFalse(os.path.exists(self.path))
 
     def test_again_and_again_on_the_same_path_in_the_same_processes(self):
@@ -144,8 +143,7 @@ class FileUrl(RendezvousTest):
             for rank in ranks:
                 self.assertEqual(rank.answer(), {"ok": True})
             self.assert_world(ranks)
-        for rank in ranks:
-            rank.finish()
+        self.finish(ranks)
         self.assertFalse(os.path.exists(self.path))
 
     def test_a_file_of_killed_ranks_is_stale_and_does_not_disturb(self):
@@ -156,8 +154,7 @@ class FileUrl(RendezvousTest):
         self.assertTrue(os.path.exists(self.path))
         fresh = self.start_world(2, self.path)
         self.assert_world(fresh)
-        for rank in fresh:
-            rank.finish()
+        self.finish(fresh)
         self.assertFalse(os.path.exists(self.path))
 
     def test_a_file_of_ranks_that_were_killed_while_joining_is_stale(self):
@@ -195,12 +192,10 @@ class FileUrl(RendezvousTest):
                      for r in range(2)]
             self.assert_world(ranks)
             worlds.append(ranks)
-        for rank in worlds[0]:
-            rank.finish()
+        self.finish(worlds[0])
         self.assertTrue(os.path.exists(self.path))
         self.assert_talks(worlds[1])
-        for rank in worlds[1]:
-            rank.finish()
+        self.finish(worlds[1])
         self.assertFalse(os.path.exists(self.path))
 
     def wait_for_file(self):

@@ -197,7 +197,7 @@ TEST(JobEnvironment, SlurmIsOverruledByTheMasterThatIsNamed) {
       job(with(kSlurm, {{"MASTER_ADDR", "login"}, {"MASTER_PORT", "4000"}, {"WORLD_SIZE", "8"}})));
   EXPECT_EQ(slurm.source, JobSource::kSlurm);
   EXPECT_EQ(slurm.rank, Rank{5});
-  EXPECT_EQ(slurm.store, served_by_rank_zero("login", 4000));
+  EXPECT_EQ(slurm.store, served_by_rank_zero("login", 4000, Hosts::kSeveral));
 }
 
 TEST(JobEnvironment, SlurmAndVariablesThatDisagreeAreRefused) {

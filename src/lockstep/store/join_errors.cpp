@@ -100,6 +100,11 @@ Status foreign_key(std::string_view key) {
                          {.failure = Failure::kCorruptFrame});
 }
 
+Status store_ends(std::string_view store) {
+  return Status::disconnected(cat(store, " is about to end with the earlier world that it served."),
+                              {.failure = Failure::kStoreLost});
+}
+
 Status taken_in_running_world(const Member& holder, const Member& newcomer, const Members& members) {
   return Status::invalid(cat("Rank ", holder.rank, " is taken: host ", holder.host.name, ", pid ", holder.pid,
                              " holds it in a world of ", members.size(), " that is running; this is host ",

@@ -25,6 +25,8 @@ Status missing(const std::vector<Rank>& missing, const std::vector<Rank>& presen
 Status stale_epoch(const Member& member, std::uint64_t epoch, std::uint64_t newest);
 Status superseded(const Member& by, std::uint64_t old_epoch, std::uint64_t new_epoch);
 Status foreign_key(std::string_view key);
+// kStoreLost: it was that of an earlier world.
+Status store_ends(std::string_view store);
 
 // For one who comes when a world runs already; the world goes on.
 Status taken_in_running_world(const Member& holder, const Member& newcomer, const Members& members);

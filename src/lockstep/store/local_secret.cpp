@@ -29,18 +29,18 @@ struct SecretBytes {
   std::array<std::byte, base::kSecretSize> bytes{};
 };
 
+// kDisconnected if whoever hands it out has just gone.
 Result<Secret> receive(int socket, const base::SocketAddress& store, const Deadline& deadline) {
   LOCKSTEP_ASSIGN(const LocalPeer peer, local_peer(socket));
-  const auto other_user = [&] {
+  SecretBytes secret;
+  const Status received =
+      peer.trusted() ? base::recv_all(socket, secret.bytes, deadline, "The secret of the job") : Status();
+  if (!peer.trusted() || (received.code() == Code::kDisconnected && peer.uid != ::geteuid())) {
     return Status::invalid(
         cat("The store at ", store.text(), " belongs to ", peer.text(), ", and this process is of user ",
             ::geteuid(), ". Give both a secret (LOCKSTEP_SECRET_FILE), or choose another port."),
         {.failure = Failure::kRejected, .host = store.text(), .pid = peer.pid});
-  };
-  if (!peer.trusted()) return other_user();
-  SecretBytes secret;
-  const Status received = base::recv_all(socket, secret.bytes, deadline, "The secret of the job");
-  if (received.code() == Code::kDisconnected) return other_user();
+  }
   LOCKSTEP_TRY(received);
   return Secret::from_bytes(secret.bytes);
 }
@@ -119,7 +119,10 @@ Result<Secret> fetch_local_secret(const std::string& name, const base::SocketAdd
                                {.failure = Failure::kNoSecret, .host = store.text()});
       }
     }
-    if (socket.ok()) return receive(socket->get(), store, deadline);
+    if (socket.ok()) {
+      auto secret = receive(socket->get(), store, deadline);
+      if (secret.status().code() != Code::kDisconnected) return secret;
+    }
     if (deadline.expired()) return Status::timeout(cat("nobody listens at ", store.text()));
     std::this_thread::sleep_for(deadline.clock().patience(std::min(pause, deadline.remaining())));
     pause = std::min(2 * pause, kLongestPause);

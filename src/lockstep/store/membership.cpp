@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <thread>
 
 #include "lockstep/base/crypto.h"
 #include "lockstep/base/handshake.h"
@@ -29,6 +30,15 @@ constexpr Duration kPoll = milliseconds(10);
 // How often to look whether the members of an earlier round have died.
 constexpr Duration kLookAgain = milliseconds(250);
 
+Result<std::set<Rank>> ranks_with_slots(Store& store, const RoundKeys& keys, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(const std::vector<std::string> all, store.list_keys(deadline));
+  std::set<Rank> out;
+  for (const std::string& key : all) {
+    if (const auto rank = keys.rank_of_slot(key)) out.insert(*rank);
+  }
+  return out;
+}
+
 // Ends a round: whoever looks at it from now on goes to the next.
 Status close_round(Store& store, const RoundKeys& keys, const Deadline& deadline) {
   LOCKSTEP_TRY(store.set(keys.verdict(), write_verdict(RoundClosed{}), deadline));
@@ -40,6 +50,24 @@ Status close_round(Store& store, const RoundKeys& keys, const Deadline& deadline
   LOCKSTEP_ASSIGN(const std::vector<std::string> all, store.list_keys(deadline));
   for (const std::string& key : all) {
     if (keys.is_garbage_after_close(key)) LOCKSTEP_TRY(store.delete_key(key, deadline).status());
+  }
+  return {};
+}
+
+// Before the rank that serves the store takes it away: whoever came again too early, and waits here for a
+// world that cannot be, looks for the next store instead.
+Status end_store(Store& store, const RoundKeys& keys, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(const Buffer newest, store.get(keys.head(), deadline));
+  LOCKSTEP_TRY(store.set(keys.head(), bytes_of(RoundKeys::kEnded), deadline));
+  const auto head = RoundKeys::parse_head(text_of(newest));
+  if (!head || (head->epoch == keys.epoch() && head->round == keys.round())) return {};
+  const RoundKeys open = keys.at(head->epoch, head->round);
+  LOCKSTEP_TRY(store.compare_set(open.verdict(), {}, write_verdict(RoundClosed{}), deadline).status());
+  // Those who had claimed a slot there read the verdict and give it back.
+  while (!deadline.expired()) {
+    LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(store, open, deadline));
+    if (slots.empty()) break;
+    std::this_thread::sleep_for(deadline.clock().patience(kPoll));
   }
   return {};
 }
@@ -79,6 +107,10 @@ class Join {
     LOCKSTEP_ASSIGN(Buffer value,
                     store_.compare_set(mine.head(), {}, bytes_of(mine.head_value()), deadline_));
     while (true) {
+      if (text_of(value) == RoundKeys::kEnded) {
+        phase_ = JoinPhase::kLooking;
+        return join_errors::store_ends(store_.description());
+      }
       const auto head = RoundKeys::parse_head(text_of(value));
       if (!head) return join_errors::foreign_key(mine.head());
       if (head->epoch == mine.epoch()) return mine.at(head->epoch, head->round);
@@ -137,18 +169,21 @@ class Join {
       if (const Status told = let_others_hear(keys); !told.ok()) kLog.debug(told.message());
       return as_reported_here(*failure);
     }
-    if (const auto* members = std::get_if<Members>(&verdict)) {
-      const Rank rank = self_.member.rank;
-      const WorldSize size{static_cast<int>(members->size())};
-      if (size.contains(rank) && (*members)[static_cast<std::size_t>(rank.value)].nonce == self_.member.nonce)
-        return std::optional<Members>(*members);
-      // A world that was complete before this rank came, and whose member of this rank has left.
-      LOCKSTEP_TRY(give_slot_back(keys));
-      if (!size.contains(rank)) return join_errors::world_is_running(self_, *members);
-      return wait_for_end(keys, *members);
-    }
+    const auto* members = std::get_if<Members>(&verdict);
+    if (members != nullptr && includes_self(*members)) return std::optional<Members>(*members);
+    // The round of an earlier world: closed, or complete before this rank came, whose slot there was given
+    // back.
+    phase_ = JoinPhase::kLooking;
     LOCKSTEP_TRY(give_slot_back(keys));
-    return go_to_next_round(keys);
+    if (members == nullptr) return go_to_next_round(keys);
+    if (static_cast<int>(members->size()) <= self_.member.rank.value)
+      return join_errors::world_is_running(self_, *members);
+    return wait_for_end(keys, *members);
+  }
+
+  bool includes_self(const Members& members) const {
+    const auto rank = static_cast<std::size_t>(self_.member.rank.value);
+    return rank < members.size() && members[rank].nonce == self_.member.nonce;
   }
 
   // Another process holds this rank's slot.
@@ -188,10 +223,9 @@ class Join {
 
   // Until the members of an earlier world have left or died.
   Attempt wait_for_end(const RoundKeys& keys, const Members& members) {
-    phase_ = JoinPhase::kLooking;
     const std::string closed[] = {keys.closed()};
     while (true) {
-      LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(keys));
+      LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(store_, keys, telling()));
       std::vector<Member> remaining;
       std::copy_if(members.begin(), members.end(), std::back_inserter(remaining),
                    [&](const Member& member) { return slots.contains(member.rank) && !is_gone(member); });
@@ -229,7 +263,7 @@ class Join {
   // The time is over: say who is missing, unless the world became complete just now.
   Result<JoinVerdict> give_up(const RoundKeys& keys) {
     const Duration after = waited();
-    LOCKSTEP_ASSIGN(const std::set<Rank> here, ranks_with_slots(keys));
+    LOCKSTEP_ASSIGN(const std::set<Rank> here, ranks_with_slots(store_, keys, telling()));
     std::vector<Rank> missing, present;
     for (int rank = 0; rank < self_.world_size.value; ++rank)
       (here.contains(Rank{rank}) ? present : missing).emplace_back(rank);
@@ -238,29 +272,18 @@ class Join {
     return decide(keys, join_errors::missing(missing, present, self_.world_size, after));
   }
 
-  Result<std::set<Rank>> ranks_with_slots(const RoundKeys& keys) {
-    LOCKSTEP_ASSIGN(const std::vector<std::string> all, store_.list_keys(telling()));
-    std::set<Rank> out;
-    for (const std::string& key : all) {
-      if (const auto rank = keys.rank_of_slot(key)) out.insert(*rank);
-    }
-    return out;
-  }
-
   // A failed rank takes its store along, so it waits until all who hold a slot have read why.
   Status let_others_hear(const RoundKeys& keys) {
     LOCKSTEP_ASSIGN(std::int64_t seen, store_.add(keys.seen(), 1, telling()));
     if (request_.store_ends == StoreEnds::kLater) return {};
     const Deadline deadline = deadline_.clock().in(kHearing);
-    const std::string never[] = {keys.all_seen()};
     while (!deadline.expired()) {
-      LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(keys));
+      LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(store_, keys, telling()));
       LOCKSTEP_ASSIGN(seen, store_.add(keys.seen(), 0, telling()));
-      if (seen >= static_cast<std::int64_t>(slots.size())) return {};
-      const Status pause = store_.wait(never, deadline.at_most(kPoll));
-      if (!pause.ok() && pause.code() != Code::kTimeout) return pause;
+      if (seen >= static_cast<std::int64_t>(slots.size())) break;
+      std::this_thread::sleep_for(deadline.clock().patience(kPoll));
     }
-    return {};
+    return end_store(store_, keys, telling());
   }
 
   // Writes the verdict if there is none, and reads the one that stands.
@@ -357,16 +380,18 @@ Membership::Left Membership::leave() {
   if (!store_->delete_key(keys_.slot(rank_), deadline).ok()) return *left_;
   const auto left = store_->add(keys_.left(), 1, deadline);
   if (!left.ok()) return *left_;
-  left_ = Left::kOthersRemain;
-  if (*left < static_cast<std::int64_t>(members_.size())) {
-    const std::string closed[] = {keys_.closed()};
-    if (store_ends_ == StoreEnds::kWithThisRank && !store_->wait(closed, deadline).ok())
-      kLog.debug("some ranks have not left; the store ends without them");
-    return *left_;
+  left_ = *left < static_cast<std::int64_t>(members_.size()) ? Left::kOthersRemain : Left::kLast;
+  if (*left_ == Left::kLast) {
+    if (const Status status = close_round(*store_, keys_, deadline); !status.ok())
+      kLog.debug(cat("the last rank has left, but: ", status.message()));
   }
-  if (const Status status = close_round(*store_, keys_, deadline); !status.ok())
-    kLog.debug(cat("the last rank has left, but: ", status.message()));
-  left_ = Left::kLast;
+  if (store_ends_ == StoreEnds::kWithThisRank) {
+    const std::string closed[] = {keys_.closed()};
+    if (!store_->wait(closed, deadline).ok())
+      kLog.debug("some ranks have not left; the store ends without them");
+    if (const Status status = end_store(*store_, keys_, store_->clock().in(kTelling)); !status.ok())
+      kLog.debug(cat("the store ends, but: ", status.message()));
+  }
   return *left_;
 }
 

@@ -389,6 +389,22 @@ TEST_F(MembershipTest, AStoreThatEndsWithARankDoesNotWaitForEverForOneThatDied) 
   server.join();
 }
 
+TEST_F(MembershipTest, WhoComesAgainToAStoreThatEndsLooksForTheNext) {
+  JoinRequest serving = request(0, 2);
+  serving.store_ends = StoreEnds::kWithThisRank;
+  std::vector<Joined> joined = join_all({serving, request(1, 2)});
+  for (const Joined& one : joined) ASSERT_OK(one);
+  std::thread server([&] { (*joined[0])->leave(); });
+  const std::string slot[] = {RoundKeys("default", 0, 0).slot(Rank{0})};
+  while (*store_->check(slot)) std::this_thread::yield();
+  (*joined[1])->leave();
+  JoinPhase reached = JoinPhase::kArrived;
+  const Joined again = Membership::join(store_, request(1, 2), clock_.in(seconds(30)), &reached);
+  server.join();
+  EXPECT_THAT(again, FailureIs(Failure::kStoreLost));
+  EXPECT_EQ(reached, JoinPhase::kLooking);
+}
+
 TEST_F(MembershipTest, ForeignBytesUnderItsKeysAreAnErrorNotACrash) {
   const RoundKeys keys("default", 0, 0);
   ASSERT_OK(store_->set(keys.founder(), bytes_of("hello")));

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "lockstep/base/handshake.h"
 #include "lockstep/base/log.h"
@@ -21,10 +22,13 @@ namespace lockstep::store {
 namespace {
 
 using base::SocketAddress;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // For telling the others of a rank that cannot be in any world.
 constexpr Duration kTelling = seconds(2);
+// Before the store is looked for again.
+constexpr Duration kPause = milliseconds(5);
 
 // Leaves the world first, then takes down what this rank served.
 class WorldSeat final : public Seat {
@@ -227,6 +231,7 @@ Result<Rendezvous> meet_at_builtin(const Plan& plan, const Who& who, const Envir
     // leave.
     const bool again = reached == JoinPhase::kLooking && joined.status().failure() == Failure::kStoreLost;
     if (!again || deadline.expired()) return with_hint(joined.status(), plan, env);
+    std::this_thread::sleep_for(clock.patience(kPause));
   }
 }
 

@@ -24,6 +24,8 @@ class RoundKeys {
   // Says which round is the newest; one for all rounds of the job.
   std::string head() const { return job_ + "head"; }
   std::string head_value() const;
+  // The head of a store that is about to end with the rank that serves it: no round begins there any more.
+  static constexpr std::string_view kEnded = "ended";
   // What a head says.
   struct Head {
     std::uint64_t epoch = 0;
