@@ -48,6 +48,8 @@ class LockstepSide {
     return std::make_unique<Client>(checked(store::TcpStore::connect(options, Clock::steady().in(60s))));
   }
 
+  static std::string version() { return LOCKSTEP_VERSION; }
+
  private:
   const Secret secret_ = Secret::generate();
   std::unique_ptr<store::TcpStoreServer> server_;

@@ -6,12 +6,14 @@
 //   struct Side {
 //     explicit Side(int clients);                   // starts a server for that many
 //     std::unique_ptr<Client> connect();            // Client has set, get, add, check, wait
+//     static std::string version();
 //   };
 //
 // A line on stdin is a command, a line on stdout its answer:
 //   open N            a new server with N clients              -> "ok"
 //   join N            a new server; N clients come and meet    -> result
 //   set|get|add|wait SECONDS                                   -> result
+//   version           of the side's library                    -> the text
 //   result = "result OPERATIONS SECONDS P50_US P99_US"
 // Between commands the process sleeps in read(2). At the end of stdin it exits. A wrong answer of the store
 // ends the process with a line on stderr.
@@ -125,6 +127,7 @@ class StorePeer {
     std::string op;
     double amount = 0;
     in >> op >> amount;
+    if (op == "version") return Side::version();
     if (op == "open") return open(static_cast<int>(amount));
     if (op == "join") return join(static_cast<int>(amount)).line();
     ++round_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <torch/headeronly/version.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tools/bench/store_peer.h"
@@ -47,6 +48,8 @@ class TorchSide {
     expect(server_->isLibUvBackend(), "torch's store does not use libuv");
   }
   std::unique_ptr<Client> connect() { return std::make_unique<Client>(make(server_->getPort(), false)); }
+
+  static std::string version() { return TORCH_VERSION; }
 
  private:
   static c10::intrusive_ptr<c10d::TCPStore> make(std::uint16_t port, bool is_server) {
