@@ -1,9 +1,9 @@
 #include "lockstep/launch/attempt.h"
 
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <utility>
 

@@ -3,13 +3,13 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "lockstep/base/text.h"

@@ -1,11 +1,11 @@
 #include "lockstep/launch/console.h"
 
-#include <limits.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 
 namespace lockstep::launch {
 namespace {

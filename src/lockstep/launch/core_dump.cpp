@@ -1,10 +1,10 @@
 #include "lockstep/launch/core_dump.h"
 
 #include <glob.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <fstream>
 
 #include "lockstep/base/text.h"

@@ -1,8 +1,8 @@
 #include "lockstep/launch/core_dump.h"
 
-#include <signal.h>
-
 #include <gmock/gmock.h>
+
+#include <csignal>
 
 namespace lockstep::launch {
 namespace {

@@ -1,6 +1,6 @@
 #include "lockstep/launch/job_log.h"
 
-#include <signal.h>
+#include <csignal>
 
 #include "lockstep/testing/status_matchers.h"
 

@@ -1,6 +1,6 @@
 #include "lockstep/launch/options.h"
 
-#include <signal.h>
+#include <csignal>
 
 #include "lockstep/launch/signals.h"
 #include "lockstep/testing/status_matchers.h"

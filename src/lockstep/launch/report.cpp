@@ -1,9 +1,9 @@
 #include "lockstep/launch/report.h"
 
-#include <signal.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/process.h"

@@ -4,8 +4,7 @@
 // them inherit its mask.
 #pragma once
 
-#include <signal.h>
-
+#include <csignal>
 #include <string_view>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "lockstep/launch/spawned_ranks.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 
 #include "lockstep/base/crypto.h"
 #include "lockstep/base/process.h"

@@ -22,8 +22,8 @@ std::string bye_key(int node) { return cat("bye/", node); }
 std::string log_key(std::int64_t entry) { return cat("log/", entry); }
 
 std::string nodes_text(const std::vector<int>& nodes) {
-  std::vector<Rank> ranks;
-  for (const int node : nodes) ranks.emplace_back(node);
+  std::vector<Rank> ranks(nodes.size());
+  std::transform(nodes.begin(), nodes.end(), ranks.begin(), [](int node) { return Rank{node}; });
   return cat(nodes.size() == 1 ? "node " : "nodes ", base::ranks_text(ranks));
 }
 

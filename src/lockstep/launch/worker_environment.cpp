@@ -32,6 +32,7 @@ constexpr auto kLauncherVariables = std::to_array<std::string_view>({
     "LOCKSTEP_SECRET_FD",
     "LOCKSTEP_SECRET_FILE",
     "LOCKSTEP_ERROR_FILE",
+    "LOCKSTEP_INSECURE",
     "LOCKSTEP_SPAWN_FD",
 });
 

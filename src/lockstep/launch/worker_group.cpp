@@ -1,11 +1,11 @@
 #include "lockstep/launch/worker_group.h"
 
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <filesystem>
 
 #include "lockstep/base/process.h"
@@ -99,6 +99,7 @@ void WorkerGroup::forget_empty_groups() {
 void WorkerGroup::decide_first_failure() {
   if (first_failure_ || failures_.empty()) return;
   std::vector<EndedRank> ended;
+  ended.reserve(failures_.size());
   for (const std::size_t index : failures_) {
     ended.push_back({.rank = workers_[index].plan.place.rank, .error = error_of(index)});
   }
@@ -122,7 +123,7 @@ void WorkerGroup::forward(int signal) {
 }
 
 void WorkerGroup::stop(int signal) {
-  if (kill_at_) return kill_all();
+  if (kill_at_) return;
   kill_at_ = setting_.clock.in(setting_.grace);
   signal_groups(signal);
 }

@@ -69,7 +69,7 @@ class WorkerGroup {
 
   // Passes a signal on to every rank that runs.
   void forward(int signal);
-  // Asks every rank to end by `signal`; after the grace all that remains is killed. Again: no more grace.
+  // Asks every rank to end by `signal`; after the grace all that remains is killed. Only the first time.
   void stop(int signal);
   void kill_all();
 
