@@ -1,5 +1,7 @@
 #include "lockstep/testing/connection_calls.h"
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -16,12 +18,12 @@ using transport::Transport;
 namespace {
 
 // On the real clock, whatever clock the transport has.
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kPatience = std::chrono::minutes(6);
 
 template <typename T>
 T await_value(std::future<T> future) {
   LOCKSTEP_CHECK(future.wait_for(kPatience) == std::future_status::ready,
-                 "a callback has not run for a minute");
+                 "a callback has not run for six minutes");
   return future.get();
 }
 
@@ -64,10 +66,11 @@ ConnectionFuture accept(Listener& listener, const Deadline& deadline) {
 
 Buffer pattern(std::size_t size, unsigned seed) {
   Buffer bytes(size);
-  std::uint64_t state = seed * 0x9e3779b97f4a7c15U + 1;
-  for (std::byte& byte : bytes) {
+  std::uint64_t state = seed;
+  for (std::size_t at = 0; at < size; at += sizeof(state)) {
     state = state * 6364136223846793005U + 1442695040888963407U;
-    byte = static_cast<std::byte>(state >> 56);
+    const std::uint64_t mixed = state ^ (state >> 29);
+    std::memcpy(bytes.data() + at, &mixed, std::min(sizeof(mixed), size - at));
   }
   return bytes;
 }

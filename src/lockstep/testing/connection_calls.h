@@ -15,7 +15,7 @@ using StatusFuture = std::future<Status>;
 using ConnectionResult = Result<std::unique_ptr<transport::Connection>>;
 using ConnectionFuture = std::future<ConnectionResult>;
 
-// Wait at most a minute of real time: a callback that does not come ends the process with a message.
+// Wait at most six minutes of real time: a callback that does not come ends the process with a message.
 Status await(StatusFuture future);
 ConnectionResult await(ConnectionFuture future);
 

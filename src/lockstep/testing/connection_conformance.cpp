@@ -12,7 +12,7 @@ namespace lockstep::testing {
 
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kPatience = std::chrono::minutes(6);
 
 }  // namespace
 
@@ -30,10 +30,10 @@ void ConnectionConformance::connect_pair(const Clock& clock) {
   transport0_ = family_->make(identity_of(0), clock);
   transport1_ = family_->make(identity_of(1), clock);
   ASSERT_OK_AND_ASSIGN(listener_, transport1_->listen(family_->bind()));
-  auto accepted = accept(*listener_, clock.in(std::chrono::seconds(50)));
+  auto accepted = accept(*listener_, clock.in(std::chrono::minutes(5)));
   ASSERT_OK_AND_ASSIGN(client_,
                        await(connect(*transport0_, {.endpoint = listener_->endpoint(), .rank = Rank(1)},
-                                     clock.in(std::chrono::seconds(50)))));
+                                     clock.in(std::chrono::minutes(5)))));
   ASSERT_OK_AND_ASSIGN(server_, await(std::move(accepted)));
 }
 

@@ -45,7 +45,7 @@ class ConnectionConformance : public ::testing::TestWithParam<MakeTransportFamil
   ConnectionConformance();
   ~ConnectionConformance() override;
 
-  Deadline soon() const { return clock().in(std::chrono::seconds(50)); }
+  Deadline soon() const { return clock().in(std::chrono::minutes(5)); }
   virtual const Clock& clock() const { return Clock::steady(); }
   // Makes the transports of ranks 0 and 1, a listener of rank 1, and a connection from 0 to 1.
   void connect_pair(const Clock& clock = Clock::steady());

@@ -1,10 +1,9 @@
-// A TCP proxy that damages what passes through it: for tests on real sockets, below any protection of the
-// bytes.
+// A TCP proxy that damages what passes through it: for tests on real sockets, below any protection.
 //
 // Listens on a port of its own and forwards each connection to `target`. Faults act on the bytes that the
-// client sends (kToServer) or receives (kToClient), counted from the connection's first byte, handshake
-// included. Thread safety: any thread; runs two threads per connection. Destruction cuts every connection and
-// waits.
+// client sends (kToServer) or receives (kToClient), counted from the first byte of the handshake.
+// Thread safety: any thread; runs two threads per connection.
+// Destruction cuts every connection and waits.
 #pragma once
 
 #include <atomic>

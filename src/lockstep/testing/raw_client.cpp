@@ -7,7 +7,7 @@ namespace {
 
 using transport::tcp::RecordKind;
 
-Deadline minute() { return Clock::steady().in(std::chrono::minutes(1)); }
+Deadline patient() { return Clock::steady().in(std::chrono::minutes(5)); }
 
 base::HandshakeIdentity handshake_identity(const transport::Identity& identity) {
   return {.role = base::Role::kControl,
@@ -18,7 +18,7 @@ base::HandshakeIdentity handshake_identity(const transport::Identity& identity) 
 
 base::UniqueFd connected(const base::Endpoint& endpoint) {
   const auto address = base::SocketAddress::parse(endpoint.host, endpoint.port).value();
-  return base::connect_to(address, minute(), base::OnRefused::kFail).value();
+  return base::connect_to(address, patient(), base::OnRefused::kFail).value();
 }
 
 }  // namespace
@@ -50,12 +50,12 @@ Status RawClient::introduce() {
 }
 
 Status RawClient::send(ByteView bytes) {
-  return base::send_all(socket_.get(), bytes, minute(), "raw client");
+  return base::send_all(socket_.get(), bytes, patient(), "raw client");
 }
 
 Result<Buffer> RawClient::recv(std::size_t count) {
   Buffer bytes(count);
-  LOCKSTEP_TRY(base::recv_all(socket_.get(), bytes, minute(), "raw client"));
+  LOCKSTEP_TRY(base::recv_all(socket_.get(), bytes, patient(), "raw client"));
   return bytes;
 }
 

@@ -27,7 +27,7 @@ class RawClient {
   Status send(ByteView bytes);
   // `count` bytes, or the error.
   Result<Buffer> recv(std::size_t count);
-  // True once the server has closed; false if it has not for a minute.
+  // True once the server has closed; false if it has not for five.
   bool is_closed_by_server();
   // Closes; kReset throws away what the server has not taken.
   enum class Ending : bool { kFin, kReset };

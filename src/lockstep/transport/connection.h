@@ -8,10 +8,12 @@
 // Errors: the first failure of a connection is final; every later operation reports the same Status, which
 // names both ranks, the peer's address and the operation that met it. An expired deadline is a failure too:
 // nobody can say where in the stream the next operation would begin.
-// Destruction closes. Outside of the loop it also waits until every callback has run, so hold no lock that a
-// callback takes. In a callback it does not wait: the rest of the callbacks follow, the bytes are free at
-// once. In a forked child nothing works: the callback runs inside the call, with kForked. Does not: retry or
-// reconnect, keep the borders between messages, or notice a peer's end while no operation is pending.
+// Deadlines are on the transport's clock.
+// Destruction closes. Outside of the loop it also waits until every callback has run, so hold no lock that
+// a callback takes. In a callback it does not wait: the rest of the callbacks follow, the bytes are free.
+// In a forked child nothing works: the callback runs inside the call, with kForked.
+// Does not: retry or reconnect, keep the borders between messages, or notice a peer's end while no
+// operation is pending.
 // Implemented by inproc/ and tcp/; faulty/ wraps any of them.
 #pragma once
 

@@ -64,6 +64,11 @@ Loop::~Loop() {
   impl_->thread.join();
 }
 
+base::TimePoint Loop::time_of(const Deadline& deadline) const {
+  LOCKSTEP_CHECK(&deadline.clock() == &clock_, "a deadline is on the clock of the transport it is given to");
+  return deadline.at();
+}
+
 asio::io_context& Loop::context() { return impl_->context; }
 
 bool Loop::is_this_thread() const { return impl_->thread.get_id() == std::this_thread::get_id(); }

@@ -1,9 +1,9 @@
 // A Loop is one thread that runs posted tasks, timers and socket handlers, one after the other.
 //
-// Thread safety: post(), is_this_thread() and run_and_drain() from any thread. What is posted runs in the
-// order of posting; what a task posts runs after the task. Destruction waits until nothing is left to do:
-// whoever has a wait or a timer pending ends it first. In a forked child there is no thread: nothing runs,
-// and destruction leaves everything as it is.
+// Thread safety: post(), is_this_thread() and run_and_drain() from any thread.
+// Order: what is posted runs in the order of posting; what a task posts runs after the task.
+// Destruction waits until nothing is left to do: whoever has a wait or a timer pending ends it first.
+// In a forked child there is no thread: nothing runs, and destruction leaves everything as it is.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -29,6 +29,8 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
 
   const Clock& clock() const { return clock_; }
+  // Only for deadlines on this clock: points in time of another would mean nothing here.
+  base::TimePoint time_of(const Deadline& deadline) const;
   asio::io_context& context();
 
   template <typename Task>

@@ -1,7 +1,6 @@
 #include "lockstep/transport/stream.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "lockstep/base/text.h"
@@ -54,8 +53,7 @@ void Stream::close_on_loop() {
   if (failure_) return;
   end_on_loop(
       Status::aborted(cat(parties_.self_text, " closed its connection to ", parties_.peer.text(), '.'),
-                      parties_.cause("close", Failure::kClosed)),
-      Wire::Farewell::kGoodbye);
+                      parties_.cause("close", Failure::kClosed)));
 }
 
 void Stream::pump_on_loop() {
@@ -157,13 +155,14 @@ void Stream::fail_on_loop(Direction direction, const Status& why) {
   const Queue& queue = sending ? sends_ : recvs_;
   const std::string_view op = sending ? "send" : "recv";
   const std::string doing = cat(op, " of ", Bytes(queue.front().size), sending ? " to" : " from");
-  end_on_loop(parties_.blame(why, op, doing), Wire::Farewell::kNone);
+  end_on_loop(parties_.blame(why, op, doing));
 }
 
-void Stream::end_on_loop(Status failure, Wire::Farewell farewell) {
+// The goodbye is also for a peer whom we give up on: it shall not take us for dead.
+void Stream::end_on_loop(Status failure) {
   failure_ = std::move(failure);
   timer_.disarm_on_loop();
-  wire_->close_on_loop(farewell);
+  wire_->close_on_loop();
   taken_ = 0;
   while (!recvs_.empty()) complete_on_loop(recvs_);
   while (!sends_.empty()) complete_on_loop(sends_);
@@ -193,16 +192,18 @@ bool StreamConnection::refused_in_child(std::string_view op, const Done& done) c
 
 void StreamConnection::send(ByteView bytes, const Deadline& deadline, Done done) {
   if (refused_in_child("send", done)) return;
-  stream_->loop().post([stream = stream_, bytes, at = deadline.at(), done = std::move(done)]() mutable {
-    stream->send_on_loop(bytes, at, std::move(done));
-  });
+  stream_->loop().post(
+      [stream = stream_, bytes, at = stream_->loop().time_of(deadline), done = std::move(done)]() mutable {
+        stream->send_on_loop(bytes, at, std::move(done));
+      });
 }
 
 void StreamConnection::recv(ByteSpan bytes, const Deadline& deadline, Done done) {
   if (refused_in_child("recv", done)) return;
-  stream_->loop().post([stream = stream_, bytes, at = deadline.at(), done = std::move(done)]() mutable {
-    stream->recv_on_loop(bytes, at, std::move(done));
-  });
+  stream_->loop().post(
+      [stream = stream_, bytes, at = stream_->loop().time_of(deadline), done = std::move(done)]() mutable {
+        stream->recv_on_loop(bytes, at, std::move(done));
+      });
 }
 
 void StreamConnection::close() {

@@ -52,7 +52,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   void expire_on_loop();
   void fail_on_loop(Direction direction, const Status& why);
   void fail_send_on_loop(const Status& why);
-  void end_on_loop(Status failure, Wire::Farewell farewell);
+  void end_on_loop(Status failure);
 
   Loop& loop_;
   const Parties parties_;

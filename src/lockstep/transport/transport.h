@@ -2,9 +2,9 @@
 //
 // Thread safety: every method may be called from any thread; callbacks as in connection.h.
 // Lifetime: a transport outlives its connections and listeners (this is checked), and is not destroyed in a
-// callback of its own. Destruction fails connects that are under way with kAborted and waits for the
-// callbacks. In a forked child it is of no use, and destroying it there touches nothing of the parent's. Does
-// not: retry, look up names, or reconnect.
+// callback of its own. Destruction fails connects that are under way with kAborted, and waits for them.
+// In a forked child it is of no use, and destroying it there touches nothing of the parent's.
+// Does not: retry, look up names, or reconnect.
 #pragma once
 
 #include <cstdint>

@@ -33,9 +33,8 @@ class Wire {
   // Fills the front of `bytes` and returns how many; 0 if there is nothing for now. `bytes` is not empty.
   virtual Result<std::size_t> read_on_loop(ByteSpan bytes) = 0;
 
-  enum class Farewell : bool { kNone, kGoodbye };
-  // kGoodbye: what was taken is still sent, as far as the peer takes it, and then a goodbye. Idempotent.
-  virtual void close_on_loop(Farewell farewell) = 0;
+  // What was taken is still sent, as far as the peer takes it, and then a goodbye. Idempotent.
+  virtual void close_on_loop() = 0;
 };
 
 }  // namespace lockstep::transport

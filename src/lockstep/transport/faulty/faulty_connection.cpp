@@ -139,9 +139,8 @@ void FaultyConnection::add(FaultyStream::Direction direction, ByteSpan bytes, co
                         {.failure = Failure::kForked, .peer = peer().rank}));
   }
   stream_->loop().post(
-      [stream = stream_, direction, bytes, at = deadline.at(), done = std::move(done)]() mutable {
-        stream->add_on_loop(direction, bytes, at, std::move(done));
-      });
+      [stream = stream_, direction, bytes, at = stream_->loop().time_of(deadline),
+       done = std::move(done)]() mutable { stream->add_on_loop(direction, bytes, at, std::move(done)); });
 }
 
 void FaultyConnection::send(ByteView bytes, const Deadline& deadline, Done done) {

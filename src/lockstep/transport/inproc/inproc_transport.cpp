@@ -36,11 +36,9 @@ class InprocWire final : public Wire {
   std::uint64_t taken() const override { return taken_; }
   Result<std::uint64_t> flush_on_loop() override { return taken_; }
   Result<std::size_t> read_on_loop(ByteSpan bytes) override { return in_->read(bytes); }
-  void close_on_loop(Farewell farewell) override {
-    const auto departure =
-        farewell == Farewell::kGoodbye ? Pipe::Departure::kGoodbye : Pipe::Departure::kSilent;
-    out_->leave(Pipe::End::kWriter, departure);
-    in_->leave(Pipe::End::kReader, departure);
+  void close_on_loop() override {
+    out_->leave(Pipe::End::kWriter);
+    in_->leave(Pipe::End::kReader);
   }
 
  private:
@@ -160,18 +158,24 @@ class InprocTransport::Impl {
     InprocListener(Loop& loop, std::shared_ptr<InprocNetwork::Doors> doors, std::shared_ptr<Door> door)
         : loop_(loop), guest_(loop), doors_(std::move(doors)), door_(std::move(door)) {}
     ~InprocListener() override {
+      if (loop_.in_forked_child()) {
+        // Its locks may be held by threads that are not in this process.
+        static_cast<void>(new std::shared_ptr<Door>(std::move(door_)));
+        return;
+      }
       doors_->remove(door_);
       loop_.run_and_drain([this] { door_->queue().close_on_loop(); });
     }
     void accept(const Deadline& deadline, Connected done) override {
       if (loop_.in_forked_child()) return done(forked(door_->identity(), "accept"));
-      loop_.post([door = door_, at = deadline.at(), done = std::move(done)]() mutable {
+      loop_.post([door = door_, at = loop_.time_of(deadline), done = std::move(done)]() mutable {
         door->queue().accept_on_loop(at, std::move(done));
       });
     }
     void close() override {
+      if (loop_.in_forked_child()) return;
       doors_->remove(door_);
-      if (!loop_.in_forked_child()) loop_.post([door = door_] { door->queue().close_on_loop(); });
+      loop_.post([door = door_] { door->queue().close_on_loop(); });
     }
     const base::Endpoint& endpoint() const override { return door_->endpoint(); }
 
@@ -179,7 +183,7 @@ class InprocTransport::Impl {
     Loop& loop_;
     const Loop::Guest guest_;
     const std::shared_ptr<InprocNetwork::Doors> doors_;
-    const std::shared_ptr<Door> door_;  // shared with ranks that are knocking
+    std::shared_ptr<Door> door_;  // shared with ranks that are knocking
   };
 
   Result<std::unique_ptr<Connection>> connect_on_loop(const Target& target) {

@@ -7,10 +7,8 @@
 namespace lockstep::transport::inproc {
 namespace {
 
-Status departed(bool said_goodbye) {
-  if (said_goodbye)
-    return Status::disconnected("the peer closed the connection", {.failure = Failure::kClosed});
-  return Status::disconnected("the connection ended without a goodbye", {.failure = Failure::kPeerDied});
+Status closed_by_peer() {
+  return Status::disconnected("the peer closed the connection", {.failure = Failure::kClosed});
 }
 
 }  // namespace
@@ -21,12 +19,11 @@ void Pipe::attach(End end, Loop& loop, std::function<void()> wake) {
   side(end).wake = std::move(wake);
 }
 
-void Pipe::leave(End end, Departure departure) {
+void Pipe::leave(End end) {
   std::function<void()> dropped;  // destroyed without the lock
   const MutexLock lock(mutex_);
   Side& own = side(end);
-  if (own.departure != Departure::kNone) return;
-  own.departure = departure;
+  if (std::exchange(own.left, true)) return;
   own.loop = nullptr;
   dropped = std::exchange(own.wake, nullptr);
   wake(end == End::kWriter ? reader_ : writer_);
@@ -39,7 +36,7 @@ void Pipe::wake(Side& side) {
 
 Result<std::size_t> Pipe::write(ByteView bytes) {
   const MutexLock lock(mutex_);
-  if (reader_.departure != Departure::kNone) return departed(reader_.departure == Departure::kGoodbye);
+  if (reader_.left) return closed_by_peer();
   const std::size_t count = std::min(bytes.size(), ring_.size() - size_);
   if (count < bytes.size()) writer_.waiting = true;
   if (count == 0) return count;
@@ -55,7 +52,7 @@ Result<std::size_t> Pipe::write(ByteView bytes) {
 Result<std::size_t> Pipe::read(ByteSpan bytes) {
   const MutexLock lock(mutex_);
   if (size_ == 0) {
-    if (writer_.departure != Departure::kNone) return departed(writer_.departure == Departure::kGoodbye);
+    if (writer_.left) return closed_by_peer();
     reader_.waiting = true;
     return std::size_t{0};
   }

@@ -18,15 +18,12 @@ namespace lockstep::transport::inproc {
 class Pipe {
  public:
   enum class End : bool { kWriter, kReader };
-  // How one end has left.
-  enum class Departure : std::uint8_t { kNone, kGoodbye, kSilent };
-
   explicit Pipe(std::size_t capacity) : ring_(capacity) {}
 
   // `wake` runs on `loop` after an operation of this end found nothing to do and may now go on.
   void attach(End end, Loop& loop, std::function<void()> wake);
   // The other end is woken and finds out; bytes that were written can still be read.
-  void leave(End end, Departure departure);
+  void leave(End end);
 
   // Copies what fits, or what is there, and returns how much; 0 arranges for the wake-up. kDisconnected if
   // the other end has left (for the reader: and everything was read).
@@ -38,7 +35,7 @@ class Pipe {
     Loop* loop = nullptr;
     std::function<void()> wake;
     bool waiting = false;
-    Departure departure = Departure::kNone;
+    bool left = false;
   };
   Side& side(End end) LOCKSTEP_REQUIRES(mutex_) { return end == End::kWriter ? writer_ : reader_; }
   void wake(Side& side) LOCKSTEP_REQUIRES(mutex_);

@@ -83,7 +83,7 @@ void Meeting::abort_on_loop(const Status& why) {
   timer_.disarm_on_loop();
   const Opened opened = std::exchange(opened_, nullptr);
   const auto self = shared_from_this();  // the wire lets go of it
-  wire_->close_on_loop(Wire::Farewell::kNone);
+  wire_->cut_on_loop();
   opened(why);
 }
 

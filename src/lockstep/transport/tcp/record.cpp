@@ -1,6 +1,7 @@
 #include "lockstep/transport/tcp/record.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "lockstep/base/crc32c.h"
@@ -71,7 +72,9 @@ class CheckedWriter final : public RecordWriter {
   void write(Buffer& out, RecordKind kind, ByteView payload) override {
     const std::size_t start = out.size();
     const std::size_t size = kLengthSize + 1 + payload.size();
-    out.reserve(std::max(start + size + kChecksumSize, std::min(2 * out.capacity(), start + (1U << 20))));
+    // All the memory first: then nothing fails half way.
+    const std::size_t needed = start + size + kChecksumSize;
+    if (out.capacity() < needed) out.reserve(std::max(needed, 2 * out.capacity()));
     base::ByteWriter writer(out);
     writer.integer(static_cast<std::uint32_t>(1 + payload.size()));
     writer.integer(static_cast<std::uint8_t>(kind));

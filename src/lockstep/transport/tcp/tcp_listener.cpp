@@ -109,7 +109,7 @@ TcpListener::~TcpListener() {
 
 void TcpListener::accept(const Deadline& deadline, Connected done) {
   if (loop_.in_forked_child()) return done(forked(identity_, "accept"));
-  loop_.post([door = door_, at = deadline.at(), done = std::move(done)]() mutable {
+  loop_.post([door = door_, at = loop_.time_of(deadline), done = std::move(done)]() mutable {
     door->queue().accept_on_loop(at, std::move(done));
   });
 }

@@ -111,7 +111,7 @@ TcpTransport::~TcpTransport() {
 void TcpTransport::connect(const Target& target, const Deadline& deadline, Connected done) {
   Loop& loop = impl_->loop();
   if (loop.in_forked_child()) return done(forked(impl_->options().identity, "connect"));
-  loop.post([impl = impl_.get(), target, at = deadline.at(), done = std::move(done)]() mutable {
+  loop.post([impl = impl_.get(), target, at = loop.time_of(deadline), done = std::move(done)]() mutable {
     impl->connect_on_loop(target, at, std::move(done));
   });
 }

@@ -153,10 +153,10 @@ Result<std::size_t> TcpWire::read_on_loop(ByteSpan bytes) {
   return filled;
 }
 
-void TcpWire::close_on_loop(Farewell farewell) {
+void TcpWire::close_on_loop() {
   if (state_ == State::kLingering || state_ == State::kClosed) return;
   wake_ = nullptr;
-  if (farewell == Farewell::kNone || state_ != State::kOpen) return cut_on_loop();
+  if (state_ != State::kOpen) return cut_on_loop();
   try {
     writer_->write(out_, RecordKind::kGoodbye, {});
   } catch (const std::bad_alloc&) {

@@ -54,8 +54,9 @@ class TcpWire final : public Wire, public std::enable_shared_from_this<TcpWire> 
   std::uint64_t taken() const override { return flushed_ + unsent(); }
   Result<std::uint64_t> flush_on_loop() override;
   Result<std::size_t> read_on_loop(ByteSpan bytes) override;
-  void close_on_loop(Farewell farewell) override;
+  void close_on_loop() override;
 
+  // Without a goodbye.
   void cut_on_loop();
 
  private:
