@@ -1,8 +1,10 @@
 """`lockstep run` on two hosts: agents that meet, fail, restart and end as one.
 
-    launcher_hosts_test.py COMMAND [unittest arguments]
+    RENDEZVOUS_RANK=FILE launcher_hosts_test.py COMMAND [unittest arguments]
 """
 
+import json
+import os
 import re
 import signal
 import subprocess
@@ -168,6 +170,38 @@ class Refusals(HostsTest):
         self.assertEqual(status, 2)
         self.assertIn("29400", err)
         self.assertIn(f"pid {stranger.pid}", err)
+
+
+class Rendezvous(HostsTest):
+    """The library's own ranks, RENDEZVOUS_RANK, meet through what the launcher has given them."""
+
+    RANK = os.environ["RENDEZVOUS_RANK"]
+
+    def worlds(self, out):
+        return [json.loads(line.split("] ", 1)[1]) for line in out.splitlines()]
+
+    def test_on_one_host(self):
+        status, out, err = self.run_job("--nproc", 3, self.RANK)
+        self.assertEqual(status, 0, err)
+        worlds = self.worlds(out)
+        self.assertEqual(sorted(world["rank"] for world in worlds), [0, 1, 2])
+        self.assertEqual({world["local_size"] for world in worlds}, {3})
+
+    def test_on_two_hosts(self):
+        results = self.both(self.RANK, nproc=2)
+        self.assertEqual([status for status, _, _ in results], [0, 0], results)
+        worlds = self.worlds(results[0][1] + results[1][1])
+        self.assertEqual(sorted(world["rank"] for world in worlds), [0, 1, 2, 3])
+        hosts = {tuple(member["host"] for member in world["members"]) for world in worlds}
+        self.assertEqual(hosts, {(NAMES[0], NAMES[0], NAMES[1], NAMES[1])})
+        self.assertEqual({world["insecure"] for world in worlds}, {False})
+
+    def test_after_a_restart(self):
+        results = self.both("--max-restarts", 1, "--restart-delay", "10ms", "sh", "-c",
+                            f"[ $RANK$LOCKSTEP_EPOCH = 10 ] && exit 5; exec {self.RANK} < /dev/null")
+        self.assertEqual([status for status, _, _ in results], [0, 0], results)
+        for _, out, _ in results:
+            self.assertEqual(self.worlds(out.splitlines()[-1])[0]["epoch"], 1)
 
 
 class Failures(HostsTest):
