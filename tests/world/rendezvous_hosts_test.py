@@ -113,8 +113,11 @@ class TwoHosts(RendezvousTest):
 
     def test_a_rank_twice_on_different_hosts(self):
         secret = self.new_secret()
-        ranks = [self.start_on(0, 0, 3, LOCKSTEP_SECRET_FILE=secret), self.start_on(0, 1, 3, LOCKSTEP_SECRET_FILE=secret),
-                 self.start_on(1, 1, 3, LOCKSTEP_SECRET_FILE=secret)]
+        ranks = [self.start_on(0, rank, 3, LOCKSTEP_SECRET_FILE=secret, LOCKSTEP_LOG="rendezvous=debug")
+                 for rank in (0, 1)]
+        for rank in ranks:
+            rank.wait_for_log("has arrived")
+        ranks.append(self.start_on(1, 1, 3, LOCKSTEP_SECRET_FILE=secret))
         for rank in ranks:
             self.assert_failure(rank.answer(10), "duplicate_rank", f"pid {ranks[1].pid}", f"pid {ranks[2].pid}")
 

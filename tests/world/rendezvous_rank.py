@@ -132,6 +132,13 @@ class RendezvousTest(unittest.TestCase):
         return [self.start({"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
                             **variables}, options) for rank in (range(size) if ranks is None else ranks)]
 
+    def start_waiting(self, size, port, ranks, **variables):
+        """Ranks that have arrived and wait for the others."""
+        started = self.start_env_world(size, port, ranks, LOCKSTEP_LOG="rendezvous=debug", **variables)
+        for rank in started:
+            rank.wait_for_log("has arrived")
+        return started
+
     def new_secret(self, name="secret"):
         path = os.path.join(self.folder, name)
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
