@@ -1,7 +1,5 @@
 #include "tools/bench/launch_bench.h"
 
-#include <sys/utsname.h>
-
 #include <algorithm>
 #include <fstream>
 #include <iostream>
@@ -11,6 +9,7 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/run_program.h"
+#include "tools/bench/machine.h"
 
 namespace lockstep::bench {
 namespace {
@@ -107,17 +106,6 @@ void print_row(const json& row) {
   std::cout << std::endl;
 }
 
-json describe_machine() {
-  utsname names{};
-  uname(&names);
-  std::string model;
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; model.empty() && std::getline(cpuinfo, line);) {
-    if (line.starts_with("model name")) model = base::trim(line.substr(line.find(':') + 1));
-  }
-  return {{"cores", base::usable_cores()}, {"cpu", model}, {"kernel", names.release}};
-}
-
 json describe_versions(const LaunchBenchOptions& options, const CommandContext& context) {
   json versions = json::object();
   const auto ask = [&](const char* name, const std::vector<std::string>& words) {
@@ -137,7 +125,7 @@ Result<int> run_launch_bench(const LaunchBenchOptions& options, const CommandCon
   if (!options.against.empty() && options.against != "torchrun") {
     return Status::invalid(cat("--against ", base::quoted(options.against), " is not known: give torchrun"));
   }
-  json report = {{"machine", describe_machine()},
+  json report = {{"machine", machine_json()},
                  {"versions", describe_versions(options, context)},
                  {"rows", json::array()}};
   for (const int nproc : options.nproc) {

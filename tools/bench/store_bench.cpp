@@ -1,6 +1,5 @@
 #include "tools/bench/store_bench.h"
 
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +11,8 @@
 #include <optional>
 #include <sstream>
 
-#include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
+#include "tools/bench/machine.h"
 #include "tools/bench/peer_process.h"
 
 namespace lockstep::bench {
@@ -145,16 +144,6 @@ json row_json(const Row& row) {
                              {"ratio_high", all.back()}};
   }
   return out;
-}
-
-json machine_json() {
-  utsname system{};
-  uname(&system);
-  return {{"host", base::host_name()},
-          {"cores", base::usable_cores()},
-          {"system",
-           cat(static_cast<const char*>(system.sysname), " ", static_cast<const char*>(system.release))},
-          {"architecture", static_cast<const char*>(system.machine)}};
 }
 
 std::string rounded(double value, int digits) {

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "tools/lockstep/bench_command.h"
 #include "tools/lockstep/command.h"
 #include "tools/lockstep/completion_command.h"
 #include "tools/lockstep/doctor_command.h"
@@ -30,6 +31,7 @@ int run_main(std::vector<std::string> arguments) {
   add_store_command(app, context);
   add_secret_command(app, context);
   add_doctor_command(app, context);
+  add_bench_command(app, context);
   add_completion_command(app, context);
   return run_command_line(app, context, std::move(arguments), std::cout, std::cerr);
 }

@@ -1,0 +1,14 @@
+#include "tools/lockstep/bench_command.h"
+
+#include "tools/bench/launch_bench.h"
+#include "tools/bench/store_bench.h"
+
+namespace lockstep::tools {
+
+void add_bench_command(CLI::App& app, CommandContext& context) {
+  CLI::App* group = app.add_subcommand("bench", "Measure, beside what others offer");
+  bench::add_launch_bench(*group, context);
+  bench::add_store_bench(*group, context);
+}
+
+}  // namespace lockstep::tools
