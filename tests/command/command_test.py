@@ -2,7 +2,7 @@
 
     command_test.py COMMAND [unittest arguments]
 
-COMMAND is the program to test. LOCKSTEP_START_MS is the most that starting it may take (default 50).
+COMMAND is the program to test. LOCKSTEP_START_MS is the most that starting it may cost (default 30).
 """
 
 import json
@@ -15,7 +15,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 COMMAND = ""
@@ -81,6 +80,16 @@ class Help(unittest.TestCase):
             self.assertEqual((result.returncode, result.stdout), (2, ""))
 
 
+class Completion(unittest.TestCase):
+    def test_offers_what_the_commands_themselves_register(self):
+        self.assertIn("run", words(""))
+        self.assertIn("store", words("bench", ""))
+        self.assertIn("--nproc", words("run", "--np"))
+        self.assertEqual(words("run", "--cpu-binding", ""), ["none", "cores", "numa"])
+        self.assertEqual(words("run", "./train", "--np"), [])
+        self.assertNotIn("words", words("completion", ""))
+
+
 class Version(unittest.TestCase):
     def test_says_what_it_is_made_of(self):
         result = run("--version")
@@ -93,15 +102,17 @@ class Version(unittest.TestCase):
         self.assertEqual(run("--version", env={"RANK": "first", "LOCKSTEP_LOG": "?"}).returncode, 0)
 
     def test_starts_in_milliseconds(self):
-        best = min(self.seconds() for _ in range(20))
-        limit = float(os.environ.get("LOCKSTEP_START_MS", "50")) / 1e3
-        self.assertLess(best, limit)
+        best = min(self.processor_seconds() for _ in range(20))
+        self.assertLess(best, float(os.environ.get("LOCKSTEP_START_MS", "30")) / 1e3)
 
     @staticmethod
-    def seconds():
-        start = time.monotonic()
-        subprocess.run([COMMAND, "--version"], stdout=subprocess.DEVNULL, check=True, timeout=60)
-        return time.monotonic() - start
+    def processor_seconds():
+        """What one start costs; unlike the time that passes, it does not depend on what else runs here."""
+        child = subprocess.Popen([COMMAND, "--version"], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0
+        return usage.ru_utime + usage.ru_stime
 
 
 class Secret(unittest.TestCase):

@@ -22,13 +22,6 @@ const CLI::App* subcommand(const CLI::App& command, const std::string& name) {
 
 bool is_flag(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
 
-bool has_positional(const CLI::App& command) {
-  const std::vector<const CLI::Option*> options = command.get_options();
-  return command.get_prefix_command() ||
-         std::any_of(options.begin(), options.end(),
-                     [](const CLI::Option* o) { return o->get_positional(); });
-}
-
 Place step(Place place, const std::string& word) {
   if (place.in_program || word == "=") return place;  // bash splits --option=value at the sign
   if (place.value_of != nullptr) return {.command = place.command};
@@ -38,7 +31,7 @@ Place step(Place place, const std::string& word) {
     return place;
   }
   if (const CLI::App* sub = subcommand(*place.command, word)) return {.command = sub};
-  place.in_program = has_positional(*place.command) && place.command->get_prefix_command();
+  place.in_program = place.command->get_prefix_command();
   return place;
 }
 

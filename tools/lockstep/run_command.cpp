@@ -1,6 +1,9 @@
 #include "tools/lockstep/run_command.h"
 
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <span>
 
 #include "lockstep/base/text.h"
 #include "lockstep/launch/options.h"
@@ -11,140 +14,107 @@ namespace {
 
 using launch::RunWords;
 
-// torchrun writes each of its options with - and with _.
-std::string both(const std::string& name) {
-  std::string underscored = name;
-  for (std::size_t i = 2; i < underscored.size(); ++i) {
-    if (underscored[i] == '-') underscored[i] = '_';
+// An option whose word is kept as it was given.
+struct Word {
+  const char* names;
+  std::string RunWords::*word;
+  const char* type;
+  const char* description;
+};
+
+constexpr auto kPlace = std::to_array<Word>({
+    {"--nproc,--nproc-per-node", &RunWords::nproc, "N", "Ranks on this host: a number, auto, cpu or gpu (1)"},
+    {"--nnodes", &RunWords::nnodes, "N", "How many hosts (1); the same command runs on each"},
+    {"--node-rank", &RunWords::node_rank, "R", "Which of the hosts this is (by arrival)"},
+    {"--rdzv-endpoint", &RunWords::rdzv_endpoint, "HOST:PORT", "Where the agents meet: an address of host 0"},
+    {"--rdzv-id", &RunWords::rdzv_id, "ID", "The name of the job, the same on all hosts"},
+    {"--rdzv-backend", &RunWords::rdzv_backend, "{c10d,static}", "As torchrun; both mean ours"},
+    {"--rdzv-conf", &RunWords::rdzv_conf, "K=V,...", "join_timeout=SECONDS,rank=R, as torchrun"},
+    {"--master-addr", &RunWords::master_addr, "HOST", "HOST of --rdzv-endpoint"},
+    {"--master-port", &RunWords::master_port, "PORT", "PORT of --rdzv-endpoint"},
+    {"--local-addr", &RunWords::local_addr, "ADDRESS", "What host 0 binds instead of the endpoint's address"},
+    {"--join-timeout", &RunWords::join_timeout, "TIME", "How long to wait for all hosts (5min)"},
+    {"--cpu-binding", &RunWords::cpu_binding, "{none,cores,numa}", "What each rank is bound to (none)"},
+    {"--role", &RunWords::role, "NAME", "The role of this host's ranks (default)"},
+});
+
+constexpr auto kProgram = std::to_array<Word>({
+    {"--python", &RunWords::python, "FILE", "The interpreter of Python programs (PYTHON_EXEC, or python3)"},
+});
+
+constexpr auto kFailures = std::to_array<Word>({
+    {"--max-restarts", &RunWords::max_restarts, "N", "Start all ranks again at most N times (0)"},
+    {"--restart-delay", &RunWords::restart_delay, "TIME", "Before the first restart; doubles each time (1s)"},
+    {"--monitor-interval", &RunWords::monitor_interval, "TIME", "Between looks at the other hosts (100ms)"},
+    {"--signals,--signals-to-handle", &RunWords::signals, "LIST",
+     "What is passed on to the ranks (INT,TERM,HUP,QUIT,USR1,USR2)"},
+    {"--shutdown-timeout", &RunWords::shutdown_timeout, "TIME", "From SIGTERM to SIGKILL (30s)"},
+});
+
+constexpr auto kOutput = std::to_array<Word>({
+    {"--log-dir", &RunWords::log_dir, "DIR", "Write each rank's output to files below DIR"},
+    {"-r,--redirects", &RunWords::redirects, "STREAMS",
+     "To files only: 1 stdout, 2 stderr, 3 both; or 0:1,1:2"},
+    {"-t,--tee", &RunWords::tee, "STREAMS", "To files and the console; as --redirects (3 with --log-dir)"},
+    {"--local-ranks-filter", &RunWords::local_ranks_filter, "LIST", "Show only these local ranks: 0,1"},
+});
+
+constexpr auto kSecurity = std::to_array<Word>({
+    {"--secret-file", &RunWords::secret_file, "FILE",
+     "The job's secret, for several hosts (LOCKSTEP_SECRET_FILE)"},
+});
+
+// torchrun writes each of its options with - and with _: both are understood, one is shown.
+std::string underscored(std::string names) {
+  std::string out;
+  for (const std::string& name : base::split(names, ',')) {
+    std::string other = name;
+    if (name.size() > 2) std::replace(other.begin() + 2, other.end(), '-', '_');
+    if (other != name) out += cat(out.empty() ? "" : ",", other);
   }
-  return underscored == name ? name : name + "," + underscored;
+  return out;
 }
 
-void add_place_options(CLI::App& command, RunWords& words) {
-  const std::string group = "Where";
-  command
-      .add_option("--nproc," + both("--nproc-per-node"), words.nproc,
-                  "Ranks on this host: N, auto, cpu or gpu (1)")
-      ->type_name("N")
-      ->group(group);
-  command.add_option("--nnodes", words.nnodes, "How many hosts (1); the same command runs on each")
-      ->type_name("N")
-      ->group(group);
-  command.add_option(both("--node-rank"), words.node_rank, "Which of the hosts this is (by arrival)")
-      ->type_name("R")
-      ->group(group);
-  command
-      .add_option(both("--rdzv-endpoint"), words.rdzv_endpoint, "Where the agents meet: an address of host 0")
-      ->type_name("HOST:PORT")
-      ->group(group);
-  command.add_option(both("--rdzv-id"), words.rdzv_id, "The name of the job, the same on all hosts")
-      ->type_name("ID")
-      ->group(group);
-  command
-      .add_option(both("--rdzv-backend"), words.rdzv_backend, "c10d or static, as torchrun; both mean ours")
-      ->type_name("NAME")
-      ->group(group);
-  command.add_option(both("--rdzv-conf"), words.rdzv_conf, "join_timeout=SECONDS,rank=R, as torchrun")
-      ->type_name("K=V,...")
-      ->group(group);
-  command.add_option(both("--master-addr"), words.master_addr, "HOST of --rdzv-endpoint")
-      ->type_name("HOST")
-      ->group(group);
-  command.add_option(both("--master-port"), words.master_port, "PORT of --rdzv-endpoint")
-      ->type_name("PORT")
-      ->group(group);
-  command.add_option(both("--local-addr"), words.local_addr, "This host's address for the others (by route)")
-      ->type_name("ADDRESS")
-      ->group(group);
-  command.add_flag("--standalone", words.standalone, "One host, explicitly")->group(group);
-  command.add_option(both("--join-timeout"), words.join_timeout, "How long to wait for all hosts (5min)")
-      ->type_name("TIME")
-      ->group(group);
-  command.add_option(both("--cpu-binding"), words.cpu_binding, "Bind each rank: none, cores or numa (none)")
-      ->type_name("KIND")
-      ->group(group);
-  command.add_option("--role", words.role, "The role of this host's ranks (default)")
-      ->type_name("NAME")
-      ->group(group);
+void add_words(CLI::App& command, const std::string& group, std::span<const Word> table, RunWords& words) {
+  for (const Word& row : table) {
+    command.add_option(row.names, words.*row.word, row.description)->type_name(row.type)->group(group);
+    const std::string hidden = underscored(row.names);
+    if (!hidden.empty())
+      command.add_option(hidden, words.*row.word, row.description)->type_name(row.type)->group("");
+  }
 }
 
-void add_program_options(CLI::App& command, RunWords& words) {
-  const std::string group = "Program";
-  command.add_flag("-m,--module", words.module, "PROGRAM is a Python module")->group(group);
-  command
-      .add_flag(both("--no-python"), words.no_python, "Execute PROGRAM itself, even if its name ends in .py")
-      ->group(group);
-  command
-      .add_option("--python", words.python, "The interpreter of Python programs (PYTHON_EXEC, or python3)")
-      ->type_name("FILE")
-      ->group(group);
+void add_options(CLI::App& command, RunWords& words) {
+  add_words(command, "Where", kPlace, words);
+  command.add_flag("--standalone", words.standalone, "One host, explicitly")->group("Where");
+
+  add_words(command, "Program", kProgram, words);
+  command.add_flag("-m,--module", words.module, "PROGRAM is a Python module")->group("Program");
+  command.add_flag("--no-python", words.no_python, "Execute PROGRAM itself, even if its name ends in .py")
+      ->group("Program");
+  command.add_flag("--no_python", words.no_python, "As --no-python")->group("");
   // One value each: CLI11 would else take the program's arguments for more of them.
   command.add_option("--env", words.env, "Set a variable for every rank; may be repeated")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false)
-      ->group(group);
+      ->group("Program");
   command.add_flag("--dry-run", words.dry_run, "Print what each rank would get, and start nothing")
-      ->group(group);
-}
+      ->group("Program");
 
-void add_failure_options(CLI::App& command, RunWords& words) {
-  const std::string group = "Failures";
-  command.add_option(both("--max-restarts"), words.max_restarts, "Start all ranks again at most N times (0)")
-      ->type_name("N")
-      ->group(group);
-  command
-      .add_option("--restart-delay", words.restart_delay, "Before the first restart; doubles each time (1s)")
-      ->type_name("TIME")
-      ->group(group);
-  command
-      .add_option(both("--monitor-interval"), words.monitor_interval,
-                  "Between looks at the other hosts (100ms)")
-      ->type_name("TIME")
-      ->group(group);
-  command
-      .add_option("--signals," + both("--signals-to-handle"), words.signals,
-                  "What is passed on to the ranks (INT,TERM,HUP,QUIT,USR1,USR2)")
-      ->type_name("LIST")
-      ->group(group);
-  command.add_option(both("--shutdown-timeout"), words.shutdown_timeout, "From SIGTERM to SIGKILL (30s)")
-      ->type_name("TIME")
-      ->group(group);
-}
+  add_words(command, "Failures", kFailures, words);
 
-void add_output_options(CLI::App& command, RunWords& words) {
-  const std::string group = "Output";
-  command.add_option(both("--log-dir"), words.log_dir, "Write each rank's output to files below DIR")
-      ->type_name("DIR")
-      ->group(group);
-  command
-      .add_option("-r,--redirects", words.redirects, "To files only: 1 stdout, 2 stderr, 3 both; or 0:1,1:2")
-      ->type_name("STREAMS")
-      ->group(group);
-  command.add_option("-t,--tee", words.tee, "To files and the console; as --redirects (3 with --log-dir)")
-      ->type_name("STREAMS")
-      ->group(group);
+  add_words(command, "Output", kOutput, words);
   command
       .add_option_function<std::string>(
           "--prefix", [&words](const std::string& text) { words.prefix = text; },
           "Before each line: {rank}, {local_rank}, {role}, {host}, {node} (\"[rank {rank}] \")")
       ->type_name("TEXT")
-      ->group(group);
-  command
-      .add_option(both("--local-ranks-filter"), words.local_ranks_filter, "Show only these local ranks: 0,1")
-      ->type_name("LIST")
-      ->group(group);
-}
+      ->group("Output");
 
-void add_security_options(CLI::App& command, RunWords& words) {
-  const std::string group = "Security";
-  command
-      .add_option("--secret-file", words.secret_file,
-                  "The job's secret, for several hosts (LOCKSTEP_SECRET_FILE)")
-      ->type_name("FILE")
-      ->group(group);
+  add_words(command, "Security", kSecurity, words);
   command
       .add_flag("--insecure", words.insecure, "Several hosts without a secret, on a network that you trust")
-      ->group(group);
+      ->group("Security");
 }
 
 // CLI11 takes an option that it does not know for the start of the program.
@@ -173,11 +143,7 @@ void add_run_command(CLI::App& app, CommandContext& context) {
       "docs/launching.md");
   command->prefix_command();
   auto words = std::make_shared<RunWords>();
-  add_place_options(*command, *words);
-  add_program_options(*command, *words);
-  add_failure_options(*command, *words);
-  add_output_options(*command, *words);
-  add_security_options(*command, *words);
+  add_options(*command, *words);
   on_run(*command, context, [words, command, &context]() -> Result<int> {
     words->command = command->remaining();
     if (!words->command.empty() && words->command.front() == "--")
