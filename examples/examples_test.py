@@ -109,6 +109,37 @@ class OwnRanks(unittest.TestCase):
         self.assertNotIn("every rank ended well", result.stdout)
 
 
+class Demo(unittest.TestCase):
+    """That tools/demo.sh succeeds is a test of its own; here it must notice what is not as announced."""
+
+    def demo(self, folder, lockstep):
+        for name, script in (("bin/lockstep", lockstep), ("examples/01_ranks_meet", "true")):
+            program = pathlib.Path(folder, name)
+            program.parent.mkdir()
+            program.write_text(f"#!/bin/sh\n{script}\n")
+            program.chmod(0o755)
+        return self.run_demo(folder)
+
+    @staticmethod
+    def run_demo(folder):
+        tool = pathlib.Path(__file__).resolve().parents[1] / "tools" / "demo.sh"
+        return subprocess.run([tool, folder], capture_output=True, text=True, timeout=100)
+
+    def test_without_a_build_it_says_so(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = self.run_demo(folder)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("make demo", result.stderr)
+
+    def test_a_launcher_that_fails_or_starts_nothing_is_noticed(self):
+        for script, complaint in (("exit 3", "ended with status 0, not 3"), ("true", "rank 0 did not say")):
+            with tempfile.TemporaryDirectory() as folder:
+                result = self.demo(folder, script)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(complaint, result.stderr)
+            self.assertNotIn("Everything went as announced", result.stdout)
+
+
 if __name__ == "__main__":
     FOLDER, COMMAND = pathlib.Path(sys.argv.pop(2)), sys.argv.pop(1)
     unittest.main()
