@@ -26,6 +26,16 @@ Guarded& guarded() {
 }
 std::atomic<std::uint64_t> generation{0};
 
+// A guard is made under a ForkLock, and whoever holds one may fork. Not a recursive mutex: that belongs to a
+// thread's number, which is another one in the child.
+thread_local int holds = 0;
+void lock() {
+  if (holds++ == 0) guarded().mutex.lock();
+}
+void unlock() {
+  if (--holds == 0) guarded().mutex.unlock();
+}
+
 // Only async-signal-safe calls: other threads of the parent may have held any lock.
 void replace_by_null(int socket) {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -44,13 +54,13 @@ void replace_by_null(int socket) {
   }
 }
 
-void before_fork() { guarded().mutex.lock(); }
-void after_fork_in_parent() { guarded().mutex.unlock(); }
+void before_fork() { lock(); }
+void after_fork_in_parent() { unlock(); }
 void after_fork_in_child() {
   generation.fetch_add(1, std::memory_order_relaxed);
   for (const int socket : guarded().sockets) replace_by_null(socket);
   guarded().sockets.clear();
-  guarded().mutex.unlock();
+  unlock();
 }
 
 void install_handlers() {
@@ -69,14 +79,21 @@ std::uint64_t fork_generation() {
   return generation.load(std::memory_order_relaxed);
 }
 
+ForkLock::ForkLock() {
+  install_handlers();
+  lock();
+}
+
+ForkLock::~ForkLock() { unlock(); }
+
 ForkGuard::ForkGuard(int socket) : socket_(socket), generation_(fork_generation()) {
-  const std::lock_guard lock(guarded().mutex);
+  const ForkLock no_fork;
   guarded().sockets.push_back(socket);
 }
 
 ForkGuard::~ForkGuard() {
   if (in_child()) return;
-  const std::lock_guard lock(guarded().mutex);
+  const ForkLock no_fork;
   auto& sockets = guarded().sockets;
   const auto found = std::find(sockets.begin(), sockets.end(), socket_);
   if (found == sockets.end()) return;

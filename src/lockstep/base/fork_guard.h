@@ -29,6 +29,15 @@ class ForkGuard {
   const std::uint64_t generation_;
 };
 
+// While one exists, a fork() by another thread waits: for making a socket and its guard in one step. Short.
+class ForkLock {
+ public:
+  ForkLock();
+  ~ForkLock();
+  ForkLock(const ForkLock&) = delete;
+  ForkLock& operator=(const ForkLock&) = delete;
+};
+
 // How often this process and its ancestors have forked since the library was first used.
 std::uint64_t fork_generation();
 

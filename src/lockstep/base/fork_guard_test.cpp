@@ -75,6 +75,19 @@ TEST(ForkGuard, PeerSeesTheEndAlthoughAChildLives) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(ForkGuard, AChildMakesGuardsOfItsOwnEvenIfForkedUnderALock) {
+  Pair pair = socket_pair();
+  const ForkGuard guard(pair.here.get());
+  const auto make_another = [&] {
+    const ForkLock lock;
+    const ForkGuard other(pair.there.get());
+    return other.in_child() ? 1 : 0;
+  };
+  EXPECT_EQ(in_child(make_another), 0);
+  const ForkLock lock;
+  EXPECT_EQ(in_child(make_another), 0);
+}
+
 TEST(ForkGuard, ADestroyedGuardLeavesItsNumberAlone) {
   Pair pair = socket_pair();
   { ForkGuard guard(pair.here.get()); }

@@ -6,15 +6,18 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "lockstep/base/text.h"
+#include "lockstep/store/store_errors.h"
 
 namespace lockstep::store {
 namespace {
 
 // Marks requests that nobody waits for.
 constexpr std::uint64_t kPostedBit = 1ULL << 63;
+constexpr Duration kLongestWithoutLeader = std::chrono::milliseconds(10);
 
 bool waits(Op op) { return op == Op::kGet || op == Op::kWait || op == Op::kMultiGet || op == Op::kQueuePop; }
 
@@ -86,7 +89,11 @@ Status Channel::check_usable() {
 }
 
 Status Channel::send_request(const Request& request, const Deadline& guard) {
-  writer_.write(outbox_, [&](Buffer& out) { write_request(request, out); });
+  try {
+    writer_.write(outbox_, [&](Buffer& out) { write_request(request, out); });
+  } catch (const std::bad_alloc&) {
+    return out_of_memory(cat("none is left to send ", op_name(request.op)));
+  }
   return flush(request.op, guard);
 }
 
@@ -115,9 +122,10 @@ Status Channel::flush(Op op, const Deadline& guard) {
       lead(POLLIN | POLLOUT, guard);
       continue;
     }
+    // Not for long at a time: the leader may leave, and a server that cannot send does not read.
     mutex_.unlock();
     pollfd descriptor{.fd = conduit_.sending(), .events = POLLOUT, .revents = 0};
-    poll(&descriptor, 1, guard.poll_millis());
+    poll(&descriptor, 1, guard.at_most(kLongestWithoutLeader).poll_millis());
     mutex_.lock();
   }
   return failure_;
@@ -166,7 +174,12 @@ Status Channel::receive(short events, const Deadline& guard) {
                                        pollfd{.fd = conduit_.sending(), .events = POLLOUT, .revents = 0}};
   const nfds_t watched = (events & POLLOUT) != 0 ? 2 : 1;
   if (poll(descriptors.data(), watched, guard.poll_millis()) <= 0 || descriptors[0].revents == 0) return {};
-  const ByteSpan space = reader_.space();
+  ByteSpan space;
+  try {
+    space = reader_.space();
+  } catch (const std::bad_alloc&) {
+    return out_of_memory(cat("none is left for an answer of TcpStore ", server_));
+  }
   const ssize_t count = conduit_.receive(space);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return {};
   if (count < 0) return lost(std::strerror(errno));
@@ -203,8 +216,13 @@ void Channel::deliver(const Response& response) {
   call.state = Call::State::kDelivering;
   confirmed_ = std::max(confirmed_, call.posted_before);
   mutex_.unlock();
-  Status status = response.status.ok() ? (*call.on_body)(response.body)
-                                       : response.status.with_prefix(cat("TcpStore ", server_, ": "));
+  Status status;
+  try {
+    status = response.status.ok() ? (*call.on_body)(response.body)
+                                  : response.status.with_prefix(cat("TcpStore ", server_, ": "));
+  } catch (const std::bad_alloc&) {
+    status = out_of_memory(cat("none is left for the answer to ", op_name(call.op)));
+  }
   mutex_.lock();
   call.status = std::move(status);
   call.state = Call::State::kDone;

@@ -84,10 +84,14 @@ ssize_t Conduit::send(ByteView bytes) const {
 }
 
 Conduit Conduit::offer_pipes(base::UniqueFd socket) {
+  // A child must get neither our ends nor, for the moment that we hold them, the client's.
+  const base::ForkLock until_they_are_guarded;
   Pipe requests;
   Pipe answers;
-  if (make_pipe(requests) && make_pipe(answers) && pass(socket.get(), requests.in.get(), answers.out.get())) {
-    return Conduit(std::move(requests.out), std::move(answers.in));
+  if (make_pipe(requests) && make_pipe(answers)) {
+    // Guarded before the client has its ends: from then on it may count on hearing our end, whoever forks.
+    Conduit pipes(std::move(requests.out), std::move(answers.in));
+    if (pass(socket.get(), requests.in.get(), answers.out.get())) return pipes;
   }
   // If not even this goes out, the client has gone, and the socket will say so.
   ::send(socket.get(), &kStay, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -103,13 +107,13 @@ Result<Conduit> Conduit::accept_pipes(base::UniqueFd socket, const Deadline& dea
   message.msg_iovlen = 1;
   message.msg_control = control.bytes.data();
   message.msg_controllen = control.bytes.size();
-  ssize_t count = -1;
-  while ((count = recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)) < 0) {
-    if (errno != EAGAIN && errno != EINTR) return Status::from_errno("The store's pipes did not come", errno);
+  pollfd descriptor{.fd = socket.get(), .events = POLLIN, .revents = 0};
+  while (poll(&descriptor, 1, deadline.poll_millis()) <= 0) {
     if (deadline.expired()) return Status::timeout("The store's pipes did not come in time");
-    pollfd descriptor{.fd = socket.get(), .events = POLLIN, .revents = 0};
-    poll(&descriptor, 1, deadline.poll_millis());
   }
+  const base::ForkLock until_they_are_guarded;
+  const ssize_t count = recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (count < 0) return Status::from_errno("The store's pipes did not come", errno);
   if (count == 0) return Status::disconnected("The store left before it passed its pipes");
   if (byte == kStay) return Conduit(std::move(socket));
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);

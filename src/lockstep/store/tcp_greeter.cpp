@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::store {
@@ -32,6 +33,7 @@ struct Greeter::Greeting {
   std::size_t wanted() const { return awaits == Awaits::kHello ? base::kClientHelloSize : base::kProofSize; }
 
   asio::posix::stream_descriptor socket;
+  std::unique_ptr<base::ForkGuard> guard = std::make_unique<base::ForkGuard>(socket.native_handle());
   const PeerName peer;
   base::ServerHandshake handshake;
   const base::TimePoint since;
@@ -112,12 +114,15 @@ void Greeter::answer_hello_on_loop(const GreetingPtr& greeting) {
 
 void Greeter::answer_proof_on_loop(const GreetingPtr& greeting) {
   base::ServerHandshake& handshake = greeting->handshake;
+  // Until its new owner has one: from the verdict on the client may count on hearing our end, whoever forks.
+  const base::ForkGuard guard(greeting->socket.native_handle());
   const auto answer = handshake.on_proof(ByteView(greeting->received).first<base::kProofSize>(),
                                          callbacks_.judge_proven(handshake.claim()));
   const bool sent = send_now(greeting->socket.native_handle(), answer);
   if (!handshake.accepted()) return reject_on_loop(greeting, handshake.refusal_text());
   if (!sent) return reject_on_loop(greeting, "it does not take the verdict");
   Guest guest{.socket = base::UniqueFd(greeting->socket.release()),
+              .guard = std::move(greeting->guard),
               .peer = greeting->peer,
               .claim = handshake.claim(),
               .keys = {}};
@@ -142,6 +147,7 @@ void Greeter::log_rejection(const PeerName& peer, std::string_view why) {
 void Greeter::drop_on_loop(const GreetingPtr& greeting) {
   if (std::exchange(greeting->dropped, true)) return;
   const bool was_full = full();
+  greeting->guard.reset();
   asio::error_code ignored;
   greeting->socket.close(ignored);
   std::erase(greetings_, greeting);

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/handshake.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
@@ -36,6 +37,7 @@ struct PeerName {
 // One who has passed the handshake.
 struct Guest {
   base::UniqueFd socket;
+  std::unique_ptr<base::ForkGuard> guard;  // of the socket, until its new owner has its own
   PeerName peer;
   base::ClientClaim claim;
   std::optional<base::SessionKeys> keys;  // none over a local socket

@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <new>
+#include <exception>
 #include <utility>
 
 #include "lockstep/base/net.h"
@@ -64,6 +64,7 @@ int Listener::accept_some_on_loop() {
     if (greeter_.full()) return EBUSY;
     sockaddr_storage storage{};
     socklen_t size = sizeof(storage);
+    const base::ForkLock until_it_is_guarded;
     base::UniqueFd socket(accept4(socket_.native_handle(), reinterpret_cast<sockaddr*>(&storage), &size,
                                   SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
@@ -74,8 +75,8 @@ int Listener::accept_some_on_loop() {
     try {
       greet_on_loop(std::move(socket),
                     base::SocketAddress(reinterpret_cast<const sockaddr*>(&storage), size));
-    } catch (const std::bad_alloc&) {
-      return ENOMEM;
+    } catch (const std::exception&) {
+      return ENOMEM;  // for the connection's state, here or in the kernel
     }
   }
   return 0;

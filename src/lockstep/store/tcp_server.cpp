@@ -9,6 +9,8 @@
 #include <asio/steady_timer.hpp>
 #include <csignal>
 #include <future>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -87,7 +89,7 @@ class TcpStoreServer::Impl {
   void run() {
     thread_ = std::thread([this] {
       block_broken_pipe_signal();
-      loop_.run();
+      run_loop();
       shut_down_on_loop();
     });
   }
@@ -134,6 +136,17 @@ class TcpStoreServer::Impl {
   const base::SocketAddress& address() const { return address_; }
 
  private:
+  // What runs out of memory is lost; the rest goes on.
+  void run_loop() {
+    while (!loop_.stopped()) {
+      try {
+        loop_.run();
+      } catch (const std::bad_alloc&) {
+        kLog.error("out of memory on the loop of the server");
+      }
+    }
+  }
+
   // A listening socket with its own places for those who are not known yet, so that strangers on the network
   // take none from this user's processes on this host.
   struct Door {
@@ -253,10 +266,15 @@ class TcpStoreServer::Impl {
 Result<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(TcpServerOptions options, const Clock& clock) {
   LOCKSTEP_ASSIGN(auto socket, listening_socket(options));
   LOCKSTEP_ASSIGN(const auto address, base::local_address(socket.get()));
-  auto impl = std::make_unique<Impl>(std::move(socket), address, options, clock);
-  for (const TenantOptions& tenant : options.tenants) LOCKSTEP_TRY(impl->add_tenant_on_loop(tenant));
-  impl->run();
-  return std::unique_ptr<TcpStoreServer>(new TcpStoreServer(std::move(impl)));
+  try {
+    auto impl = std::make_unique<Impl>(std::move(socket), address, options, clock);
+    for (const TenantOptions& tenant : options.tenants) LOCKSTEP_TRY(impl->add_tenant_on_loop(tenant));
+    impl->run();
+    return std::unique_ptr<TcpStoreServer>(new TcpStoreServer(std::move(impl)));
+  } catch (const std::system_error& error) {
+    // No descriptor for the loop, or no thread.
+    return Status::from_errno(cat("A store cannot be served at ", address.text()), error.code().value());
+  }
 }
 
 TcpStoreServer::TcpStoreServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 
@@ -17,6 +18,13 @@ constexpr std::size_t kReadPerTurn = 64U << 10;
 constexpr std::size_t kUnsentBeforePause = 256U << 10;
 constexpr std::size_t kKeptBuffer = 256U << 10;
 
+// The socket of a local client is closed in favour of pipes, so its guard goes first.
+Conduit take_conduit(Guest& guest) {
+  const base::ForkLock until_it_is_guarded;
+  guest.guard.reset();
+  return guest.keys ? Conduit(std::move(guest.socket)) : Conduit::offer_pipes(std::move(guest.socket));
+}
+
 }  // namespace
 
 Session::Shared::Shared(std::size_t max_send_queue_bytes)
@@ -27,7 +35,7 @@ Session::Session(Shared& shared, ReadySet& ready_set, Tenant& tenant, Guest gues
       ready_set_(ready_set),
       tenant_(tenant),
       peer_(std::move(guest.peer)),
-      conduit_(guest.keys ? Conduit(std::move(guest.socket)) : Conduit::offer_pipes(std::move(guest.socket))),
+      conduit_(take_conduit(guest)),
       reader_(guest.keys ? FrameKey(guest.keys->client_to_server) : FrameKey(), kMaxMessageSize),
       writer_(guest.keys ? FrameKey(guest.keys->server_to_client) : FrameKey()) {
   tenant_.connected();
