@@ -3,6 +3,7 @@
     launcher_test.py COMMAND [unittest arguments]
 """
 
+import json
 import os
 import pathlib
 import re
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import time
 
-from launcher import LauncherTest, PYTHON, is_alive, main, until
+from launcher import COMMAND, LauncherTest, PATIENCE, is_alive, main, until
 
 
 class ExitStatus(LauncherTest):
@@ -308,6 +309,22 @@ class Limits(LauncherTest):
     def test_the_soft_limit_is_raised_for_the_launcher_alone(self):
         status, out, _ = self.run_job("--nproc", 20, "sh", "-c", "ulimit -Sn", preexec_fn=self.limited(64, 4096))
         self.assertEqual((status, out.count("64\n")), (0, 20))
+
+
+class Bench(LauncherTest):
+    def test_the_report_has_a_row_for_each_number_of_ranks(self):
+        path = self.folder / "report.json"
+        subprocess.run([COMMAND, "bench", "launch", "--rounds", "3", "--nproc", "1,2", "--json", path], check=True,
+                       timeout=PATIENCE, env=self.environment(), stdout=subprocess.DEVNULL)
+        report = json.loads(path.read_text())
+        self.assertEqual([row["nproc"] for row in report["rows"]], [1, 2])
+        self.assertGreater(report["machine"]["cores"], 0)
+        for row in report["rows"]:
+            self.assertLess(0, row["program_ms"])
+            self.assertLess(row["program_ms"], row["ms"])
+            self.assertLessEqual(row["overhead_low_ms"], row["overhead_ms"])
+            self.assertLessEqual(row["overhead_ms"], row["overhead_high_ms"])
+            self.assertEqual(row["peers"], {})
 
 
 if __name__ == "__main__":
