@@ -5,7 +5,7 @@
 
 include(GNUInstallDirs)
 
-# All libraries of the layers, and all fuzzers, as targets to build by name.
+# All layers that are installed, and all fuzzers, as targets to build by name.
 add_custom_target(lockstep_libraries)
 add_custom_target(lockstep_fuzzers)
 
@@ -46,7 +46,9 @@ function(lockstep_library)
       PRIVATE ${private_deps} $<BUILD_INTERFACE:lockstep_warnings>)
     target_compile_options(${target} PRIVATE -Wconversion)
     target_compile_definitions(${target} PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")
-    add_dependencies(lockstep_libraries ${target})
+    if(NOT arg_NO_INSTALL)
+      add_dependencies(lockstep_libraries ${target})
+    endif()
   else()
     set(scope INTERFACE)
     add_library(${target} INTERFACE)
