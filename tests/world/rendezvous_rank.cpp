@@ -3,11 +3,11 @@
 // stdin.
 //
 //   set KEY VALUE · get KEY SECONDS · leave · join · second (a join while the first is held) · fork
-#include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>

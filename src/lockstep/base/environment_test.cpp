@@ -1,7 +1,6 @@
 #include "lockstep/base/environment.h"
 
-#include <stdlib.h>
-
+#include <cstdlib>
 #include <limits>
 
 #include "lockstep/base/text.h"

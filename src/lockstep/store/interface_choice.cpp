@@ -32,6 +32,7 @@ std::optional<SocketAddress> best_address(const Interface& interface, int family
 
 std::string names_text(const std::vector<Interface>& interfaces) {
   std::vector<std::string> names;
+  names.reserve(interfaces.size());
   for (const Interface& interface : interfaces) {
     names.push_back(interface.up ? interface.name : cat(interface.name, " (down)"));
   }

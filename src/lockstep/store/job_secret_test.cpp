@@ -1,8 +1,8 @@
 #include "lockstep/store/job_secret.h"
 
-#include <stdlib.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "lockstep/base/bytes.h"

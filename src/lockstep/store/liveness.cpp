@@ -1,8 +1,7 @@
 #include "lockstep/store/liveness.h"
 
-#include <signal.h>
-
 #include <cerrno>
+#include <csignal>
 #include <fstream>
 #include <sstream>
 #include <string>

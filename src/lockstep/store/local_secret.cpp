@@ -1,13 +1,13 @@
 #include "lockstep/store/local_secret.h"
 
 #include <poll.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "lockstep/base/text.h"
 #include "lockstep/store/tcp_local.h"

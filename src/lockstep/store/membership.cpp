@@ -243,6 +243,7 @@ class Join {
   // Everyone has come: the table, unless someone disagrees.
   Result<JoinVerdict> complete(const RoundKeys& keys, const Deadline& deadline) {
     std::vector<std::string> slots;
+    slots.reserve(static_cast<std::size_t>(self_.world_size.value));
     for (int rank = 0; rank < self_.world_size.value; ++rank) slots.push_back(keys.slot(Rank{rank}));
     LOCKSTEP_ASSIGN(const std::vector<Buffer> values, store_.multi_get(slots, deadline));
     Members members;

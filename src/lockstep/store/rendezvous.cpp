@@ -1,9 +1,9 @@
 #include "lockstep/store/rendezvous.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "lockstep/base/handshake.h"
