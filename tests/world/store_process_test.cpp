@@ -64,6 +64,13 @@ class StoreProcess {
   }
 
   void signal(int number) const { ASSERT_EQ(kill(pid_, number), 0); }
+  // Returns once it has stopped: a process runs on for a while after kill(2).
+  void stop() const {
+    signal(SIGSTOP);
+    int status = 0;
+    ASSERT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+    ASSERT_TRUE(WIFSTOPPED(status));
+  }
   void end(int number) {
     signal(number);
     int status = 0;
@@ -145,7 +152,7 @@ TEST(StoreProcess, StoppedItsClientsEndAtTheirDeadlinesAndBlameTheStore) {
     const auto store = process.connect(local);
     ASSERT_OK(store->set("key", bytes_of("value")));
     ASSERT_OK(store->num_keys());
-    process.signal(SIGSTOP);
+    process.stop();
     const auto says_store = AllOf(StatusIs(Code::kTimeout, HasSubstr("TcpStore")),
                                   StatusIs(Code::kTimeout, HasSubstr("serves the store is stopped")));
     EXPECT_LT(time_of([&] {
