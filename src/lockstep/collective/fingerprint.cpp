@@ -1,0 +1,67 @@
+#include "lockstep/collective/fingerprint.h"
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::collective {
+namespace {
+
+constexpr std::string_view kNames[kOpKinds] = {
+    "barrier",        "broadcast",  "all_reduce",        "reduce", "all_gather", "gather", "scatter",
+    "reduce_scatter", "all_to_all", "monitored_barrier", "leave"};
+
+bool reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
+}
+
+bool moves(OpKind kind) {
+  return kind != OpKind::kBarrier && kind != OpKind::kMonitoredBarrier && kind != OpKind::kLeave;
+}
+
+// In the order in which a person would look.
+std::string_view first_difference(const Fingerprint& a, const Fingerprint& b) {
+  if (a.group != b.group) return "group";
+  if (a.sequence != b.sequence) return "sequence number";
+  if (a.kind != b.kind) return "operation";
+  if (a.dtype != b.dtype) return "dtype";
+  if (a.count != b.count) return "number of elements";
+  if (a.reduce_op != b.reduce_op) return "reduce op";
+  if (a.root != b.root) return "root";
+  return "sizes per rank";
+}
+
+}  // namespace
+
+std::string_view name_of(OpKind kind) {
+  const auto index = static_cast<std::size_t>(kind);
+  return index < kOpKinds ? kNames[index] : "unknown operation";
+}
+
+std::string Fingerprint::text() const {
+  std::string out = cat(name_of(kind), " #", sequence);
+  if (!moves(kind)) return out;
+  const auto known = static_cast<std::size_t>(dtype) < kDTypes;
+  out +=
+      cat(" (", known ? cat(Bytes{count * size_of(dtype)}, ", ", name_of(dtype)) : cat(count, " elements"));
+  if (reduces(kind) && static_cast<std::size_t>(reduce_op) < kReduceOps) out += cat(", ", name_of(reduce_op));
+  if (root >= 0) out += cat(", root ", root);
+  return out + ")";
+}
+
+Status desync(Rank rank, const Fingerprint& own, Rank peer, const Fingerprint& theirs) {
+  Cause cause{.failure = Failure::kDesync,
+              .rank = rank,
+              .peer = peer,
+              .op = std::string(name_of(own.kind)),
+              .sequence = own.sequence};
+  if (theirs.kind == OpKind::kLeave) {
+    return Status::invalid(cat("rank ", peer, " left the group after operation #", theirs.sequence,
+                               ", while rank ", rank, " is in ", own.text()),
+                           std::move(cause));
+  }
+  return Status::invalid(
+      cat("ranks are in different operations: rank ", rank, " is in ", own.text(), ", rank ", peer, " is in ",
+          theirs.text(), "; the first difference is the ", first_difference(own, theirs)),
+      std::move(cause));
+}
+
+}  // namespace lockstep::collective

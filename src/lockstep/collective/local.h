@@ -1,0 +1,64 @@
+// The collectives of ranks on one host, as rounds on a Board (transport/shm/board.h).
+//
+// n ranks, S bytes each, C bytes of staging. Every operation compares the fingerprints of all ranks before a
+// byte of theirs is used. A buffer that lies in its rank's heap is "resident": it is posted where it is and
+// never copied.
+//
+//   all_reduce      S <= C, not resident: one round; every rank folds everything (n·S read).
+//                   resident on all: two rounds; every rank folds its slice from all buffers and writes it to
+//                   all of them (2·S touched). else: per C bytes one round with the inputs, in which every
+//                   rank folds its slice, and one with the slices, from which every rank takes the others'
+//                   ((5 + 1/n)·S touched).
+//   reduce          the same, where only the root takes the slices.
+//   reduce_scatter  per C bytes one round; every rank folds its own part.
+//   broadcast, all_gather, gather, scatter, all_to_all
+//                   per C bytes one round; every rank copies what is for it out of its peers' postings.
+//   barrier         one round.
+//   A resident buffer costs one more, empty round at the end: its owner may change it only when all have read
+//   it.
+//
+// Order: elements are folded over the board's members 0..n-1, whatever the way.
+// Thread safety: as the Board: one operation at a time.
+// Errors: the first one of any rank is recorded on the board and returned by all; then the board is dead.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/status.h"
+#include "lockstep/collective/fingerprint.h"
+#include "lockstep/collective/reduction.h"
+#include "lockstep/transport/shm/board.h"
+
+namespace lockstep::collective {
+
+// One operation of one rank. `fingerprint.dtype`, `count`, `reduce_op` and `root` (a position on the board)
+// say what is done; the buffers below must agree with them, which the caller checks.
+struct LocalCall {
+  transport::shm::Board& board;
+  Fingerprint fingerprint;
+  Deadline deadline;
+  double factor = 1;  // premul_sum: this rank's
+};
+
+Status local_barrier(const LocalCall& call);
+// In place.
+Status local_all_reduce(const LocalCall& call, ByteSpan data);
+// `output` is used on the root only; it may be `input`.
+Status local_reduce(const LocalCall& call, ByteView input, ByteSpan output);
+// `input` is n parts of the size of `output`.
+Status local_reduce_scatter(const LocalCall& call, ByteView input, ByteSpan output);
+Status local_broadcast(const LocalCall& call, ByteSpan data);
+// `outputs[i]` takes the input of rank i; all ranks know all sizes.
+Status local_all_gather(const LocalCall& call, ByteView input, std::span<const ByteSpan> outputs);
+// `outputs` is used on the root only.
+Status local_gather(const LocalCall& call, ByteView input, std::span<const ByteSpan> outputs);
+// `inputs` is used on the root only.
+Status local_scatter(const LocalCall& call, std::span<const ByteView> inputs, ByteSpan output);
+// `inputs[i]` goes to rank i, `outputs[i]` comes from it.
+Status local_all_to_all(const LocalCall& call, std::span<const ByteView> inputs,
+                        std::span<const ByteSpan> outputs);
+
+}  // namespace lockstep::collective

@@ -1,0 +1,93 @@
+#include "lockstep/collective/local_round.h"
+
+#include <cstring>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::collective {
+
+using transport::shm::Header;
+using transport::shm::Posting;
+
+Result<std::byte*> Exposed::window(std::size_t at, std::size_t count) const {
+  const std::size_t begin = resident() ? at : 0;
+  if (begin > size || count > size - begin) {
+    return Status::internal(
+        cat("rank ", rank, " posted ", Bytes{size}, " where ", Bytes{begin + count}, " are needed"),
+        {.failure = Failure::kCorruptFrame, .peer = rank});
+  }
+  return bytes + begin;
+}
+
+Header LocalRounds::header(std::size_t total, bool resident) const {
+  const RoundHeader round{call_.fingerprint, total, call_.factor, resident ? 1U : 0U};
+  Header raw;
+  std::memcpy(raw.data(), &round, sizeof(round));
+  return raw;
+}
+
+void LocalRounds::post_nothing() { board_.post(header(0, false)); }
+
+void LocalRounds::post_staged(std::size_t size, std::size_t total) {
+  board_.post_staging(header(total, false), Bytes{size});
+}
+
+void LocalRounds::post_resident(std::uint64_t offset, std::size_t size, std::size_t total) {
+  board_.post(header(total, true), offset, Bytes{size});
+}
+
+Result<Exposed> LocalRounds::exposed(int peer) const {
+  const Posting posting = board_.posting_of(peer);
+  Exposed out;
+  std::memcpy(&out.header, posting.header.data(), sizeof(out.header));
+  if (out.header.fingerprint != call_.fingerprint) {
+    return desync(board_.rank_of(index()), call_.fingerprint, board_.rank_of(peer), out.header.fingerprint);
+  }
+  out.rank = board_.rank_of(peer);
+  out.bytes = board_.range_of(peer, posting);
+  out.size = posting.size;
+  if (out.bytes == nullptr) {
+    return Status::internal(cat("rank ", out.rank, " posted a range outside its heap"),
+                            {.failure = Failure::kCorruptFrame, .peer = out.rank});
+  }
+  return out;
+}
+
+Result<Exposed> LocalRounds::await(int peer) {
+  LOCKSTEP_TRY(board_.await(peer, call_.deadline));
+  return exposed(peer);
+}
+
+Result<std::vector<Exposed>> LocalRounds::await_all() {
+  LOCKSTEP_TRY(board_.await_all(call_.deadline));
+  std::vector<Exposed> all;
+  all.reserve(static_cast<std::size_t>(size()));
+  for (int peer = 0; peer < size(); ++peer) {
+    LOCKSTEP_ASSIGN(all.emplace_back(), exposed(peer));
+  }
+  return all;
+}
+
+Status LocalRounds::close(bool waits) {
+  LOCKSTEP_TRY(open());
+  post_nothing();
+  return waits ? board_.await_all(call_.deadline) : Status();
+}
+
+std::optional<std::uint64_t> LocalRounds::resident_offset(ByteView bytes) const {
+  if (bytes.empty()) return std::nullopt;
+  return board_.domain().heap().offset_of(bytes.data(), Bytes{bytes.size()});
+}
+
+Status settle(const LocalCall& call, const Status& status) {
+  if (status.ok()) return status;
+  Cause cause = status.cause();
+  cause.op = name_of(call.fingerprint.kind);
+  cause.sequence = call.fingerprint.sequence;
+  const std::string where =
+      cat("rank ", call.board.rank_of(call.board.index()), ": ", call.fingerprint.text(), ": ");
+  (void)call.board.fail(status.with_cause(cause).with_prefix(where));
+  return call.board.failure();
+}
+
+}  // namespace lockstep::collective

@@ -1,0 +1,500 @@
+// One translation unit, compiled once per instruction set by Highway's foreach_target and chosen at run time.
+//
+// The loop of every kernel: `kUnroll` vectors of accumulators are filled from the first source, every further
+// source is combined into them, then they are finished and stored to every destination. The rest that fills
+// no vector goes through a padded copy, so that each element meets exactly the same instructions.
+#include "lockstep/collective/reduction.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lockstep/collective/reduction.cpp"
+// Three sets cover the machines in use: the baseline, AVX2 and AVX-512 (NEON and SVE are unaffected).
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#include <complex>
+#include <cstring>
+#include <type_traits>
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep::collective::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+struct Arrays {
+  std::span<const std::byte* const> sources;
+  std::span<std::byte* const> destinations;
+  std::size_t count;
+};
+
+// ---- How elements become accumulators and back ----
+
+template <typename T>
+struct Plain {
+  using Element = T;
+  using Acc = T;
+  using Tag = hn::ScalableTag<T>;
+  using Vec = hn::Vec<Tag>;
+  static HWY_INLINE Vec load(const T* from) { return hn::LoadU(Tag(), from); }
+  static HWY_INLINE void store(Vec value, T* to) { hn::StoreU(value, Tag(), to); }
+};
+
+// Both 16-bit floats are handled as bits: conversions are ours, so that every target gives the same bits.
+struct Bf16 {
+  using Element = std::uint16_t;
+  using Acc = float;
+  using Tag = hn::ScalableTag<float>;
+  using Vec = hn::Vec<Tag>;
+  using Bits = hn::RebindToUnsigned<Tag>;
+  using Narrow = hn::Rebind<std::uint16_t, Tag>;
+  static HWY_INLINE Vec load(const std::uint16_t* from) {
+    return hn::BitCast(Tag(), hn::ShiftLeft<16>(hn::PromoteTo(Bits(), hn::LoadU(Narrow(), from))));
+  }
+  static HWY_INLINE void store(Vec value, std::uint16_t* to) {
+    const Bits bits;
+    const auto raw = hn::BitCast(bits, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(raw), hn::Set(bits, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(raw, hn::Add(odd, hn::Set(bits, 0x7fff))));
+    const auto quiet = hn::Or(hn::ShiftRight<16>(raw), hn::Set(bits, 0x40));
+    const auto is_nan = hn::RebindMask(bits, hn::IsNaN(value));
+    const auto out = hn::IfThenElse(is_nan, quiet, rounded);
+    hn::StoreU(hn::DemoteTo(Narrow(), hn::BitCast(hn::RebindToSigned<Tag>(), out)), Narrow(), to);
+  }
+};
+
+HWY_INLINE float half_to_float(std::uint16_t half) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
+  const std::uint32_t exponent = (half >> 10) & 0x1fU;
+  std::uint32_t mantissa = half & 0x3ffU;
+  std::uint32_t bits = 0;
+  if (exponent == 0x1f) {
+    bits = sign | 0x7f800000U | (mantissa << 13) | (mantissa != 0 ? 0x400000U : 0);
+  } else if (exponent != 0) {
+    bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
+  } else if (mantissa == 0) {
+    bits = sign;
+  } else {
+    std::uint32_t shift = 0;
+    while ((mantissa & 0x400U) == 0) {
+      mantissa <<= 1;
+      ++shift;
+    }
+    bits = sign | ((113 - shift) << 23) | ((mantissa & 0x3ffU) << 13);
+  }
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+HWY_INLINE std::uint16_t float_to_half(float value) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000U);
+  bits &= 0x7fffffffU;
+  if (bits > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U | ((bits >> 13) & 0x3ffU));
+  if (bits >= 0x477ff000U) return static_cast<std::uint16_t>(sign | 0x7c00U);  // rounds to infinity
+  if (bits >= 0x38800000U) {
+    const std::uint32_t rounded = bits - 0x38000000U + 0xfffU + ((bits >> 13) & 1U);
+    return static_cast<std::uint16_t>(sign | (rounded >> 13));
+  }
+  if (bits < 0x33000000U) return sign;  // below half of the smallest subnormal
+  const std::uint32_t shift = 126 - (bits >> 23);
+  const std::uint32_t mantissa = (bits & 0x7fffffU) | 0x800000U;
+  const std::uint32_t half = 1U << (shift - 1);
+  const std::uint32_t odd = (mantissa >> shift) & 1U;
+  return static_cast<std::uint16_t>(sign | ((mantissa + half - 1 + odd) >> shift));
+}
+
+struct F16 {
+  using Element = std::uint16_t;
+  using Acc = float;
+  using Tag = hn::ScalableTag<float>;
+  using Vec = hn::Vec<Tag>;
+#if HWY_TARGET <= HWY_AVX2
+  // The processor's own conversions: exact, and to nearest even whatever the mode says.
+  using Narrow = hn::Rebind<hwy::float16_t, Tag>;
+  static HWY_INLINE Vec load(const std::uint16_t* from) {
+    return hn::PromoteTo(Tag(), hn::LoadU(Narrow(), reinterpret_cast<const hwy::float16_t*>(from)));
+  }
+  static HWY_INLINE void store(Vec value, std::uint16_t* to) {
+    hn::StoreU(hn::DemoteTo(Narrow(), value), Narrow(), reinterpret_cast<hwy::float16_t*>(to));
+  }
+#else
+  static HWY_INLINE Vec load(const std::uint16_t* from) {
+    HWY_ALIGN float wide[hn::MaxLanes(Tag())];
+    for (std::size_t i = 0; i < hn::Lanes(Tag()); ++i) wide[i] = half_to_float(from[i]);
+    return hn::Load(Tag(), wide);
+  }
+  static HWY_INLINE void store(Vec value, std::uint16_t* to) {
+    HWY_ALIGN float wide[hn::MaxLanes(Tag())];
+    hn::Store(value, Tag(), wide);
+    for (std::size_t i = 0; i < hn::Lanes(Tag()); ++i) to[i] = float_to_half(wide[i]);
+  }
+#endif
+};
+
+// ---- What is done with them ----
+
+struct Add {
+  template <class V>
+  HWY_INLINE V operator()(V acc, V x) const {
+    return hn::Add(acc, x);
+  }
+};
+struct Multiply {
+  template <class V>
+  HWY_INLINE V operator()(V acc, V x) const {
+    return hn::Mul(acc, x);
+  }
+};
+// NaN wins; of two equal values the accumulator stays.
+template <bool kTakeLess>
+struct Select {
+  template <class V>
+  HWY_INLINE V operator()(V acc, V x) const {
+    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+      const auto better = kTakeLess ? hn::Lt(x, acc) : hn::Lt(acc, x);
+      const auto take = hn::Or(better, hn::AndNot(hn::IsNaN(acc), hn::IsNaN(x)));
+      return hn::IfThenElse(take, x, acc);
+    } else {
+      return kTakeLess ? hn::Min(acc, x) : hn::Max(acc, x);
+    }
+  }
+};
+using Least = Select<true>;
+using Greatest = Select<false>;
+struct BitAnd {
+  template <class V>
+  HWY_INLINE V operator()(V acc, V x) const {
+    return hn::And(acc, x);
+  }
+};
+struct BitOr {
+  template <class V>
+  HWY_INLINE V operator()(V acc, V x) const {
+    return hn::Or(acc, x);
+  }
+};
+struct BitXor {
+  template <class V>
+  HWY_INLINE V operator()(V acc, V x) const {
+    return hn::Xor(acc, x);
+  }
+};
+
+// ---- The loop ----
+
+constexpr std::size_t kUnroll = 4;
+
+// Reads the first source as `First`, the others as `Rest`, writes as `Out`; all three accumulate alike.
+// `prepare(v, source)` comes before the fold, `finish(v)` after it.
+template <class First, class Rest, class Out, class Prepare, class Combine, class Finish>
+HWY_INLINE void run(const Arrays& arrays, Prepare prepare, Combine combine, Finish finish) {
+  using Tag = typename Rest::Tag;
+  using Vec = typename Rest::Vec;
+  const std::size_t lanes = hn::Lanes(Tag());
+  const auto first = [&](std::size_t at) {
+    return reinterpret_cast<const typename First::Element*>(arrays.sources[0]) + at;
+  };
+  const auto rest = [&](std::size_t source, std::size_t at) {
+    return reinterpret_cast<const typename Rest::Element*>(arrays.sources[source]) + at;
+  };
+  const auto out = [&](std::byte* destination, std::size_t at) {
+    return reinterpret_cast<typename Out::Element*>(destination) + at;
+  };
+  std::size_t i = 0;
+  for (; i + kUnroll * lanes <= arrays.count; i += kUnroll * lanes) {
+    Vec a0 = prepare(First::load(first(i)), 0);
+    Vec a1 = prepare(First::load(first(i + lanes)), 0);
+    Vec a2 = prepare(First::load(first(i + 2 * lanes)), 0);
+    Vec a3 = prepare(First::load(first(i + 3 * lanes)), 0);
+    for (std::size_t s = 1; s < arrays.sources.size(); ++s) {
+      a0 = combine(a0, prepare(Rest::load(rest(s, i)), s));
+      a1 = combine(a1, prepare(Rest::load(rest(s, i + lanes)), s));
+      a2 = combine(a2, prepare(Rest::load(rest(s, i + 2 * lanes)), s));
+      a3 = combine(a3, prepare(Rest::load(rest(s, i + 3 * lanes)), s));
+    }
+    a0 = finish(a0);
+    a1 = finish(a1);
+    a2 = finish(a2);
+    a3 = finish(a3);
+    for (std::byte* destination : arrays.destinations) {
+      Out::store(a0, out(destination, i));
+      Out::store(a1, out(destination, i + lanes));
+      Out::store(a2, out(destination, i + 2 * lanes));
+      Out::store(a3, out(destination, i + 3 * lanes));
+    }
+  }
+  constexpr std::size_t kMost = hn::MaxLanes(Tag());
+  for (; i < arrays.count; i += lanes) {
+    const std::size_t left = arrays.count - i < lanes ? arrays.count - i : lanes;
+    HWY_ALIGN typename First::Element first_pad[kMost] = {};
+    HWY_ALIGN typename Rest::Element rest_pad[kMost] = {};
+    HWY_ALIGN typename Out::Element out_pad[kMost];
+    std::memcpy(first_pad, first(i), left * sizeof(first_pad[0]));
+    Vec acc = prepare(First::load(first_pad), 0);
+    for (std::size_t s = 1; s < arrays.sources.size(); ++s) {
+      std::memcpy(rest_pad, rest(s, i), left * sizeof(rest_pad[0]));
+      acc = combine(acc, prepare(Rest::load(rest_pad), s));
+    }
+    Out::store(finish(acc), out_pad);
+    for (std::byte* destination : arrays.destinations) {
+      std::memcpy(out(destination, i), out_pad, left * sizeof(out_pad[0]));
+    }
+  }
+}
+
+struct Same {
+  template <class V>
+  HWY_INLINE V operator()(V v) const {
+    return v;
+  }
+  template <class V>
+  HWY_INLINE V operator()(V v, std::size_t) const {
+    return v;
+  }
+};
+
+// For the 16-bit floats the first source and the result may be carries.
+template <class Access, class Prepare, class Combine, class Finish>
+HWY_INLINE void run_forms(const Fold& how, const Arrays& arrays, Prepare prepare, Combine combine,
+                          Finish finish) {
+  using Carry = Plain<typename Access::Acc>;
+  if constexpr (std::is_same_v<typename Access::Element, typename Access::Acc>) {
+    run<Access, Access, Access>(arrays, prepare, combine, finish);
+  } else {
+    const bool from_carry = how.first == Fold::Form::kCarry;
+    const bool to_carry = how.result == Fold::Form::kCarry;
+    if (from_carry && to_carry) return run<Carry, Access, Carry>(arrays, prepare, combine, finish);
+    if (from_carry) return run<Carry, Access, Access>(arrays, prepare, combine, finish);
+    if (to_carry) return run<Access, Access, Carry>(arrays, prepare, combine, finish);
+    run<Access, Access, Access>(arrays, prepare, combine, finish);
+  }
+}
+
+// Floats of every width; complex numbers come here as twice as many reals for what acts on both parts alike.
+template <class Access>
+void fold_reals(const Fold& how, const Arrays& arrays) {
+  using Tag = typename Access::Tag;
+  using Vec = typename Access::Vec;
+  using Acc = typename Access::Acc;
+  switch (how.op) {
+    case ReduceOp::kSum:
+      return run_forms<Access>(how, arrays, Same(), Add(), Same());
+    case ReduceOp::kAvg: {
+      if (how.result == Fold::Form::kCarry) return run_forms<Access>(how, arrays, Same(), Add(), Same());
+      const Vec ranks = hn::Set(Tag(), static_cast<Acc>(how.ranks));
+      return run_forms<Access>(how, arrays, Same(), Add(), [=](Vec v) HWY_ATTR { return hn::Div(v, ranks); });
+    }
+    case ReduceOp::kPremulSum: {
+      const bool from_carry = how.first == Fold::Form::kCarry;
+      const double* factors = how.factors.data();
+      const auto scale = [=](Vec v, std::size_t source) HWY_ATTR {
+        if (source == 0 && from_carry) return v;
+        return hn::Mul(v, hn::Set(Tag(), static_cast<Acc>(factors[source])));
+      };
+      return run_forms<Access>(how, arrays, scale, Add(), Same());
+    }
+    case ReduceOp::kProduct:
+      return run_forms<Access>(how, arrays, Same(), Multiply(), Same());
+    case ReduceOp::kMin:
+      return run_forms<Access>(how, arrays, Same(), Least(), Same());
+    case ReduceOp::kMax:
+      return run_forms<Access>(how, arrays, Same(), Greatest(), Same());
+    default:
+      return;  // check_reducible has refused it
+  }
+}
+
+// Element by element, for what vectors do not have: integer products and quotients, complex products.
+template <typename T, class Prepare, class Combine, class Finish>
+HWY_INLINE void run_scalar(const Arrays& arrays, Prepare prepare, Combine combine, Finish finish) {
+  for (std::size_t i = 0; i < arrays.count; ++i) {
+    T acc{};
+    std::memcpy(&acc, arrays.sources[0] + i * sizeof(T), sizeof(T));
+    acc = prepare(acc, 0);
+    for (std::size_t s = 1; s < arrays.sources.size(); ++s) {
+      T x{};
+      std::memcpy(&x, arrays.sources[s] + i * sizeof(T), sizeof(T));
+      acc = combine(acc, prepare(x, s));
+    }
+    acc = finish(acc);
+    for (std::byte* destination : arrays.destinations)
+      std::memcpy(destination + i * sizeof(T), &acc, sizeof(T));
+  }
+}
+
+// Arithmetic that wraps around: on 64-bit unsigned numbers, cut to T.
+template <typename T>
+HWY_INLINE T wrapped_product(T a, T b) {
+  return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+}
+template <typename T>
+HWY_INLINE T wrapped_sum(T a, T b) {
+  return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+template <typename T>
+void fold_integers(const Fold& how, const Arrays& arrays) {
+  using Lane = Plain<std::make_unsigned_t<T>>;
+  const Arrays as_bytes{arrays.sources, arrays.destinations, arrays.count * sizeof(T)};
+  const auto same = [](T x, std::size_t = 0) { return x; };
+  switch (how.op) {
+    case ReduceOp::kSum:
+      return run<Lane, Lane, Lane>(arrays, Same(), Add(), Same());
+    case ReduceOp::kAvg: {
+      if (how.result == Fold::Form::kCarry) return run<Lane, Lane, Lane>(arrays, Same(), Add(), Same());
+      const std::int64_t ranks = how.ranks;
+      return run_scalar<T>(arrays, same, wrapped_sum<T>, [=](T sum) {
+        if constexpr (std::is_signed_v<T>) return static_cast<T>(static_cast<std::int64_t>(sum) / ranks);
+        return static_cast<T>(static_cast<std::uint64_t>(sum) / static_cast<std::uint64_t>(ranks));
+      });
+    }
+    case ReduceOp::kPremulSum: {
+      const bool from_carry = how.first == Fold::Form::kCarry;
+      const auto scale = [&](T x, std::size_t source) {
+        if (source == 0 && from_carry) return x;
+        return wrapped_product(x, static_cast<T>(static_cast<std::int64_t>(how.factors[source])));
+      };
+      return run_scalar<T>(arrays, scale, wrapped_sum<T>, same);
+    }
+    case ReduceOp::kProduct:
+      return run_scalar<T>(arrays, same, wrapped_product<T>, same);
+    case ReduceOp::kMin:
+      return run<Plain<T>, Plain<T>, Plain<T>>(arrays, Same(), Least(), Same());
+    case ReduceOp::kMax:
+      return run<Plain<T>, Plain<T>, Plain<T>>(arrays, Same(), Greatest(), Same());
+    case ReduceOp::kBand:
+      return run<Plain<std::uint8_t>, Plain<std::uint8_t>, Plain<std::uint8_t>>(as_bytes, Same(), BitAnd(),
+                                                                                Same());
+    case ReduceOp::kBor:
+      return run<Plain<std::uint8_t>, Plain<std::uint8_t>, Plain<std::uint8_t>>(as_bytes, Same(), BitOr(),
+                                                                                Same());
+    case ReduceOp::kBxor:
+      return run<Plain<std::uint8_t>, Plain<std::uint8_t>, Plain<std::uint8_t>>(as_bytes, Same(), BitXor(),
+                                                                                Same());
+  }
+}
+
+template <typename T>
+void fold_complex(const Fold& how, const Arrays& arrays) {
+  if (how.op != ReduceOp::kProduct) {
+    return fold_reals<Plain<T>>(how, {arrays.sources, arrays.destinations, arrays.count * 2});
+  }
+  struct Number {
+    T re, im;
+  };
+  const auto same = [](Number x, std::size_t = 0) { return x; };
+  run_scalar<Number>(
+      arrays, same,
+      [](Number a, Number b) {
+        return Number{a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+      },
+      same);
+}
+
+// True is 1: "or" is the greater of two, "and" the less.
+void fold_booleans(const Fold& how, const Arrays& arrays) {
+  Fold bits = how;
+  if (how.op == ReduceOp::kSum || how.op == ReduceOp::kMax) bits.op = ReduceOp::kBor;
+  if (how.op == ReduceOp::kProduct || how.op == ReduceOp::kMin) bits.op = ReduceOp::kBand;
+  fold_integers<std::uint8_t>(bits, arrays);
+}
+
+void fold_on_target(const Fold& how, const Arrays& arrays) {
+  switch (how.type) {
+    case DType::kBool:
+      return fold_booleans(how, arrays);
+    case DType::kUint8:
+      return fold_integers<std::uint8_t>(how, arrays);
+    case DType::kInt8:
+      return fold_integers<std::int8_t>(how, arrays);
+    case DType::kInt16:
+      return fold_integers<std::int16_t>(how, arrays);
+    case DType::kInt32:
+      return fold_integers<std::int32_t>(how, arrays);
+    case DType::kInt64:
+      return fold_integers<std::int64_t>(how, arrays);
+    case DType::kUint16:
+      return fold_integers<std::uint16_t>(how, arrays);
+    case DType::kUint32:
+      return fold_integers<std::uint32_t>(how, arrays);
+    case DType::kUint64:
+      return fold_integers<std::uint64_t>(how, arrays);
+    case DType::kFloat16:
+      return fold_reals<F16>(how, arrays);
+    case DType::kBFloat16:
+      return fold_reals<Bf16>(how, arrays);
+    case DType::kFloat32:
+      return fold_reals<Plain<float>>(how, arrays);
+    case DType::kFloat64:
+      return fold_reals<Plain<double>>(how, arrays);
+    case DType::kComplex64:
+      return fold_complex<float>(how, arrays);
+    case DType::kComplex128:
+      return fold_complex<double>(how, arrays);
+    case DType::kFloat8:
+      return;  // check_reducible has refused it
+  }
+}
+
+void fold_for_target(const Fold& how, std::span<const std::byte* const> sources,
+                     std::span<std::byte* const> destinations, std::size_t count) {
+  fold_on_target(how, {sources, destinations, count});
+}
+
+}  // namespace lockstep::collective::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace lockstep::collective {
+namespace {
+
+HWY_EXPORT(fold_for_target);
+
+// Round to nearest, no flushing of denormals, no traps: whatever the caller has set, sums are the same.
+class PlainFloatMode {
+ public:
+#if defined(__x86_64__)
+  PlainFloatMode() : saved_(_mm_getcsr()) {
+    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault);
+  }
+  ~PlainFloatMode() {
+    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
+  }
+
+ private:
+  static constexpr unsigned kFlags = 0x3f;      // sticky exception flags
+  static constexpr unsigned kDefault = 0x1f80;  // all exceptions masked
+  const unsigned saved_;
+#elif defined(__aarch64__)
+  PlainFloatMode() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
+  }
+  ~PlainFloatMode() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
+
+ private:
+  std::uint64_t saved_;
+#endif
+};
+
+}  // namespace
+
+std::size_t carry_size(DType type) {
+  return type == DType::kFloat16 || type == DType::kBFloat16 ? sizeof(float) : size_of(type);
+}
+
+void fold(const Fold& how, std::span<const std::byte* const> sources,
+          std::span<std::byte* const> destinations, std::size_t count) {
+  const PlainFloatMode mode;
+  HWY_DYNAMIC_DISPATCH(fold_for_target)(how, sources, destinations, count);
+}
+
+}  // namespace lockstep::collective
+#endif  // HWY_ONCE

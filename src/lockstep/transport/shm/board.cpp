@@ -1,0 +1,176 @@
+#include "lockstep/transport/shm/board.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::transport::shm {
+namespace {
+
+// How long a reader waits for the one who is writing the failure down.
+constexpr Duration kWritingLimit = std::chrono::milliseconds(100);
+
+enum Recorded : std::uint32_t { kNothing = 0, kWriting = 1, kWritten = 2 };
+
+}  // namespace
+
+// In the owner's heap, read by all. Zero-filled memory is a valid Block.
+struct Board::Block {
+  Signal posted;  // the last round that the owner has posted
+  // How many peers will never look at this block again. They write it, so that the owner need not read
+  // theirs.
+  alignas(128) std::atomic<std::uint32_t> left;
+  struct alignas(128) {
+    // Of the block of member 0 only: the first failure of the group. One compare-exchange decides who writes
+    // it.
+    std::atomic<std::uint32_t> state;
+    std::uint32_t code;
+    std::uint32_t failure;
+    std::int32_t peer;
+    std::uint32_t size;
+    char message[512];
+  } failure;
+  alignas(128) Posting postings[2];
+};
+
+Board::Board(Domain& domain, const BoardOptions& options)
+    : domain_(domain), members_(options.members), staging_(options.staging), patience_(options.patience) {}
+
+Board::~Board() {
+  // Not all had come: peers may know our offset and still write there, so it is never used for anything else.
+  if (blocks_.size() != members_.size()) return;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != index_) blocks_[static_cast<std::size_t>(peer)]->left.fetch_add(1, std::memory_order_release);
+  }
+  domain_.retire(offset_, blocks_[static_cast<std::size_t>(index_)]->left,
+                 static_cast<std::uint32_t>(size() - 1));
+}
+
+Result<std::unique_ptr<Board>> Board::make(Domain& domain, const BoardOptions& options, store::Store& store,
+                                           const Deadline& deadline) {
+  const auto own = std::find(options.members.begin(), options.members.end(), domain.index());
+  if (own == options.members.end())
+    return Status::invalid(
+        cat("rank ", domain.rank_of(domain.index()), " is not a member of ", options.name));
+  const Bytes size{sizeof(Block) + 2 * options.staging.value};
+  LOCKSTEP_ASSIGN(const Heap::Range range, domain.heap().allocate(size, alignof(Block)));
+  std::unique_ptr<Board> board(new Board(domain, options));
+  board->index_ = static_cast<int>(own - options.members.begin());
+  board->offset_ = range.offset;
+  std::memset(range.data, 0, sizeof(Block));
+  new (range.data) Block;
+
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < options.members.size(); ++i)
+    keys.push_back(cat("board/", options.name, "/", i));
+  LOCKSTEP_TRY(
+      store.set(keys[static_cast<std::size_t>(board->index_)], bytes_of(cat(range.offset)), deadline));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, store.multi_get(keys, deadline));
+  for (std::size_t i = 0; i < options.members.size(); ++i) {
+    const auto offset = base::parse_integer<std::uint64_t>(text_of(offsets[i]));
+    std::byte* place =
+        offset && *offset % alignof(Block) == 0 ? domain.at(options.members[i], *offset, size) : nullptr;
+    if (place == nullptr) {
+      return Status::internal(
+          cat("rank ", domain.rank_of(options.members[i]), " announced no valid place for ", options.name));
+    }
+    board->blocks_.push_back(reinterpret_cast<Block*>(place));
+    board->signals_.push_back(&board->blocks_.back()->posted);
+  }
+  return board;
+}
+
+ByteSpan Board::staging() {
+  std::byte* first = reinterpret_cast<std::byte*>(blocks_[static_cast<std::size_t>(index_)] + 1);
+  return {first + (round_ % 2) * staging_.value, staging_.value};
+}
+
+Status Board::open_round(const Deadline& deadline) {
+  if (blocks_[0]->failure.state.load(std::memory_order_acquire) != kNothing) return failure();
+  const std::uint32_t previous = round_;
+  LOCKSTEP_TRY(
+      waited(wait_for_all(signals_, previous, blocks_[0]->failure.state, deadline, patience_), previous));
+  ++round_;
+  return {};
+}
+
+void Board::post(const Header& header, std::uint64_t offset, Bytes size) {
+  Block& own = *blocks_[static_cast<std::size_t>(index_)];
+  own.postings[round_ % 2] = {header, offset, size.value};
+  own.posted.raise(round_);
+}
+
+void Board::post_staging(const Header& header, Bytes size) {
+  const ByteSpan bytes = staging();
+  post(header, *domain_.heap().offset_of(bytes.data(), size), size);
+}
+
+Status Board::await(int peer, const Deadline& deadline) {
+  Signal& signal = *signals_[static_cast<std::size_t>(peer)];
+  return waited(wait_for(signal, round_, blocks_[0]->failure.state, deadline, patience_), round_);
+}
+
+Status Board::await_all(const Deadline& deadline) {
+  return waited(wait_for_all(signals_, round_, blocks_[0]->failure.state, deadline, patience_), round_);
+}
+
+Posting Board::posting_of(int peer) const {
+  return blocks_[static_cast<std::size_t>(peer)]->postings[round_ % 2];
+}
+
+std::byte* Board::range_of(int peer, const Posting& posting) const {
+  return domain_.at(members_[static_cast<std::size_t>(peer)], posting.offset, Bytes{posting.size});
+}
+
+Status Board::waited(Waited outcome, std::uint32_t round) const {
+  if (outcome == Waited::kReached) return {};
+  if (outcome == Waited::kStopped) return failure();
+  std::vector<Rank> missing;
+  for (int i = 0; i < size(); ++i) {
+    if (!reached(signals_[static_cast<std::size_t>(i)]->value.load(std::memory_order_acquire), round))
+      missing.push_back(rank_of(i));
+  }
+  return Status::timeout(cat("waited for rank ", base::ranks_text(missing), " until the deadline"),
+                         {.failure = Failure::kMissingRanks, .rank = rank_of(index_), .missing = missing});
+}
+
+bool Board::fail(const Status& status) {
+  auto& record = blocks_[0]->failure;
+  std::uint32_t expected = kNothing;
+  if (!record.state.compare_exchange_strong(expected, kWriting)) return false;
+  record.code = static_cast<std::uint32_t>(status.code());
+  record.failure = static_cast<std::uint32_t>(status.failure());
+  record.peer = status.cause().peer ? status.cause().peer->value : -1;
+  record.size = static_cast<std::uint32_t>(std::min(status.message().size(), sizeof(record.message)));
+  std::memcpy(record.message, status.message().data(), record.size);
+  record.state.store(kWritten, std::memory_order_release);
+  for (Signal* signal : signals_) signal->nudge();
+  return true;
+}
+
+Status Board::failure() const {
+  const auto& record = blocks_[0]->failure;
+  std::uint32_t state = record.state.load(std::memory_order_acquire);
+  if (state == kNothing) return {};
+  const Deadline patience = Clock::steady().in(kWritingLimit);
+  while (state == kWriting && !patience.expired()) {
+    ::sched_yield();
+    state = record.state.load(std::memory_order_acquire);
+  }
+  // Whoever won may have died before it had written why.
+  if (state != kWritten)
+    return Status::aborted("the group has failed; the rank that noticed it died before it could say why");
+  Cause cause{.failure = static_cast<Failure>(
+                  std::min<std::uint32_t>(record.failure, static_cast<std::uint32_t>(Failure::kClosed)))};
+  if (record.peer >= 0) cause.peer = Rank{record.peer};
+  const auto code = static_cast<Code>(
+      std::clamp<std::uint32_t>(record.code, 1, static_cast<std::uint32_t>(Code::kInternal)));
+  return {code, std::string(record.message, std::min<std::size_t>(record.size, sizeof(record.message))),
+          std::move(cause)};
+}
+
+}  // namespace lockstep::transport::shm

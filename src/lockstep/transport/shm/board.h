@@ -1,0 +1,107 @@
+// A Board is where the ranks of one group on one host meet. Everything they do on it is a sequence of rounds.
+//
+// In a round every member posts: a header that says which operation it is in, and a range of its heap that
+// the others may use. Then it awaits the members whose range it needs, and uses it. That is all; collectives
+// are made of rounds (collective/).
+//
+//   open_round()   may wait: the staging buffer of this round was last used two rounds ago
+//   staging()      a buffer of ours that peers can read: where foreign bytes are copied before they are
+//   posted post(...)      everything written before it is visible to whoever awaits us await(peer)    then
+//   posting_of(peer) is what it posted, and its range may be read until our next post
+//
+// Why two buffers are enough: a member that posts round r has finished with round r-1, and open_round() of
+// round r+1 waits for every member's round r. So when it returns nobody reads what was posted in round r-1.
+// A range that is not staging (a resident buffer) is the caller's: it must not change before every member has
+// posted a later round.
+//
+// Thread safety: one thread at a time runs rounds; fail() and failure() any thread, any process.
+// Errors: kTimeout names the members that are missing; once a failure is recorded every wait returns it. Then
+// the board is dead. Does not: check headers (collective/ compares fingerprints), or know the operation.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/status.h"
+#include "lockstep/store/store.h"
+#include "lockstep/transport/shm/domain.h"
+#include "lockstep/transport/shm/wait.h"
+
+namespace lockstep::transport::shm {
+
+constexpr std::size_t kHeaderSize = 64;
+using Header = std::array<std::byte, kHeaderSize>;
+
+// What a member says in a round. A copy: the original may change under a reader that is late.
+struct Posting {
+  Header header{};
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+struct BoardOptions {
+  // Behaviour.
+  std::string name;          // of the group; the same on all members, and used once per job
+  std::vector<int> members;  // positions in the domain, in the group's order; the same on all of them
+  // Performance.
+  Bytes staging = Bytes::mib(1);  // each of the two buffers; the same on all members
+  Patience patience;
+};
+
+class Board {
+ public:
+  // Every member calls it; offsets meet in `store` under "board/".
+  static Result<std::unique_ptr<Board>> make(Domain& domain, const BoardOptions& options, store::Store& store,
+                                             const Deadline& deadline);
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  // Positions on this board: 0 to size() - 1, in the order of BoardOptions::members.
+  int index() const { return index_; }
+  int size() const { return static_cast<int>(blocks_.size()); }
+  Domain& domain() { return domain_; }
+  // The world rank at a position.
+  Rank rank_of(int peer) const { return domain_.rank_of(members_[static_cast<std::size_t>(peer)]); }
+
+  Status open_round(const Deadline& deadline);
+  ByteSpan staging();
+  // A range in our own heap; size 0 posts none.
+  void post(const Header& header, std::uint64_t offset = 0, Bytes size = {});
+  // Posts the first `size` bytes of staging().
+  void post_staging(const Header& header, Bytes size);
+  Status await(int peer, const Deadline& deadline);
+  Status await_all(const Deadline& deadline);
+  Posting posting_of(int peer) const;
+  // The range that `peer` posted; nullptr if it does not lie inside its heap.
+  std::byte* range_of(int peer, const Posting& posting) const;
+
+  // The first failure is recorded, for every member; later ones are ignored. True if this was the first.
+  bool fail(const Status& status);
+  // The recorded failure; ok while there is none.
+  Status failure() const;
+
+ private:
+  struct Block;
+  Board(Domain& domain, const BoardOptions& options);
+
+  Status waited(Waited outcome, std::uint32_t round) const;
+
+  Domain& domain_;
+  const std::vector<int> members_;
+  const Bytes staging_;
+  const Patience patience_;
+  int index_ = 0;
+  std::uint64_t offset_ = 0;      // of our own block
+  std::vector<Block*> blocks_;    // by position
+  std::vector<Signal*> signals_;  // by position
+  std::uint32_t round_ = 0;       // the one that is open, or was posted last
+};
+
+}  // namespace lockstep::transport::shm

@@ -1,0 +1,146 @@
+#include "lockstep/transport/shm/board.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "lockstep/base/text.h"
+#include "lockstep/store/hash_store.h"
+#include "lockstep/testing/fake_clock.h"
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::transport::shm {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Header header_of(std::uint64_t number) {
+  Header header{};
+  std::memcpy(header.data(), &number, sizeof(number));
+  return header;
+}
+std::uint64_t number_of(const Header& header) {
+  std::uint64_t number = 0;
+  std::memcpy(&number, header.data(), sizeof(number));
+  return number;
+}
+
+// Runs `body` with one thread per rank on a board of all of them.
+template <typename Body>
+void on_board(int size, Body body, const Clock& clock = Clock::steady()) {
+  auto domains = Domain::of_threads(WorldSize{size}, Bytes::mib(64));
+  ASSERT_OK(domains.status());
+  store::HashStore store;
+  BoardOptions options{.name = "world", .members = {}, .staging = Bytes::kib(64), .patience = {}};
+  for (int i = 0; i < size; ++i) options.members.push_back(i);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < size; ++i) {
+    threads.emplace_back([&, i] {
+      auto board =
+          Board::make(*(*domains)[static_cast<std::size_t>(i)], options, store, Clock::steady().in(30s));
+      ASSERT_OK(board.status());
+      body(**board, clock);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& domain : *domains)
+    EXPECT_LE(domain->heap().used(), Bytes::kib(256)) << "blocks were not given back";
+}
+
+TEST(Board, EveryRoundShowsWhatEachMemberPostedInIt) {
+  for (const int size : {1, 2, 3, 8}) {
+    on_board(size, [](Board& board, const Clock& clock) {
+      const Deadline deadline = clock.in(60s);
+      for (std::uint64_t round = 1; round <= 300; ++round) {
+        ASSERT_OK(board.open_round(deadline));
+        const std::uint64_t mine = round * 100 + static_cast<std::uint64_t>(board.index());
+        std::memcpy(board.staging().data(), &mine, sizeof(mine));
+        board.post_staging(header_of(round), Bytes{sizeof(mine)});
+        ASSERT_OK(board.await_all(deadline));
+        for (int peer = 0; peer < board.size(); ++peer) {
+          const Posting posting = board.posting_of(peer);
+          ASSERT_EQ(number_of(posting.header), round);
+          std::uint64_t theirs = 0;
+          std::memcpy(&theirs, board.range_of(peer, posting), sizeof(theirs));
+          ASSERT_EQ(theirs, round * 100 + static_cast<std::uint64_t>(peer));
+        }
+      }
+    });
+  }
+}
+
+TEST(Board, AOneWayStreamNeverOverwritesWhatAReaderStillReads) {
+  on_board(3, [](Board& board, const Clock& clock) {
+    const Deadline deadline = clock.in(60s);
+    for (std::uint64_t round = 1; round <= 500; ++round) {
+      ASSERT_OK(board.open_round(deadline));
+      if (board.index() == 0) {  // the writer waits for nobody but the buffer
+        std::memset(board.staging().data(), static_cast<int>(round % 251), 4096);
+        board.post_staging(header_of(round), Bytes{4096});
+        continue;
+      }
+      board.post(header_of(round));
+      ASSERT_OK(board.await(0, deadline));
+      const std::byte* bytes = board.range_of(0, board.posting_of(0));
+      for (std::size_t i = 0; i < 4096; i += 511) ASSERT_EQ(bytes[i], static_cast<std::byte>(round % 251));
+    }
+  });
+}
+
+TEST(Board, APostingOutsideTheHeapHasNoRange) {
+  on_board(2, [](Board& board, const Clock& clock) {
+    const Deadline deadline = clock.in(30s);
+    ASSERT_OK(board.open_round(deadline));
+    board.post(header_of(1), UINT64_MAX - 8, Bytes{64});
+    ASSERT_OK(board.await_all(deadline));
+    EXPECT_EQ(board.range_of(1 - board.index(), board.posting_of(1 - board.index())), nullptr);
+    ASSERT_OK(board.open_round(deadline));
+    board.post(header_of(2));
+  });
+}
+
+TEST(Board, WhoeverDoesNotPostIsNamed) {
+  lockstep::testing::FakeClock fake;
+  on_board(
+      4,
+      [&fake](Board& board, const Clock& clock) {
+        const Deadline deadline = clock.in(1min);
+        ASSERT_OK(board.open_round(deadline));
+        if (board.index() == 1 || board.index() == 2) return;  // asleep in user code
+        board.post(header_of(1));
+        ASSERT_OK(board.await(3 - board.index(), deadline));
+        if (board.index() == 0) fake.advance(2min);
+        const Status status = board.await_all(deadline);
+        EXPECT_EQ(status.code(), Code::kTimeout);
+        EXPECT_THAT(status.cause().missing, ElementsAre(Rank{1}, Rank{2}));
+        EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1, 2"));
+      },
+      fake);
+}
+
+TEST(Board, TheFirstFailureReachesEveryWaiterAndIsKept) {
+  on_board(3, [](Board& board, const Clock& clock) {
+    const Deadline deadline = clock.in(30s);
+    ASSERT_OK(board.open_round(deadline));
+    if (board.index() == 2) {
+      const Status died =
+          Status::disconnected("rank 7 died", {.failure = Failure::kPeerDied, .peer = Rank{7}});
+      EXPECT_TRUE(board.fail(died));
+      EXPECT_FALSE(board.fail(Status::internal("a later one")));
+    } else {
+      board.post(header_of(1));
+      EXPECT_THAT(board.await_all(deadline), lockstep::testing::StatusIs(Code::kDisconnected));
+    }
+    const Status failure = board.failure();
+    EXPECT_EQ(failure.message(), "rank 7 died");
+    EXPECT_EQ(failure.failure(), Failure::kPeerDied);
+    EXPECT_EQ(failure.cause().peer, Rank{7});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::transport::shm

@@ -1,0 +1,262 @@
+#include "lockstep/transport/shm/descriptor_exchange.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/crypto.h"
+#include "lockstep/base/handshake.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/net.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::transport::shm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Logger kLog("shm");
+constexpr Duration kHandshakeLimit = 5s;
+
+struct AbstractAddress {
+  sockaddr_un address{};
+  socklen_t size = 0;
+};
+AbstractAddress abstract_address(std::string_view name) {
+  AbstractAddress out;
+  out.address.sun_family = AF_UNIX;
+  // A name that starts with a zero byte is in no file system.
+  const std::size_t length = std::min(name.size(), sizeof(out.address.sun_path) - 1);
+  std::memcpy(out.address.sun_path + 1, name.data(), length);
+  out.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  return out;
+}
+
+Result<UniqueFd> listen_abstract(std::string_view name) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return Status::from_errno("cannot make a unix socket", errno);
+  const AbstractAddress at = abstract_address(name);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at.address), at.size) != 0 ||
+      ::listen(socket.get(), 1024) != 0) {
+    return Status::from_errno("cannot listen on an abstract unix socket", errno);
+  }
+  return socket;
+}
+
+Result<UniqueFd> connect_abstract(std::string_view name) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return Status::from_errno("cannot make a unix socket", errno);
+  const AbstractAddress at = abstract_address(name);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&at.address), at.size) != 0) {
+    return Status::from_errno("cannot connect to its unix socket", errno);
+  }
+  return socket;
+}
+
+Status check_same_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return Status::from_errno("cannot ask who is at the other end of a unix socket", errno);
+  }
+  if (peer.uid != ::geteuid()) {
+    return Status::invalid(cat("process ", peer.pid, " of user ", peer.uid, " is not ours"),
+                           {.failure = Failure::kRejected, .pid = peer.pid});
+  }
+  return {};
+}
+
+Status send_descriptor(int socket, int descriptor, const Deadline& deadline) {
+  char byte = 'd';
+  iovec data{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+  while (::sendmsg(socket, &message, MSG_NOSIGNAL) != 1) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return Status::from_errno("cannot pass a descriptor", errno);
+    if (deadline.expired()) return Status::timeout("passing a descriptor took too long");
+    pollfd ready{.fd = socket, .events = POLLOUT, .revents = 0};
+    (void)::poll(&ready, 1, deadline.poll_millis());
+  }
+  return {};
+}
+
+Result<UniqueFd> receive_descriptor(int socket, const Deadline& deadline) {
+  char byte = 0;
+  iovec data{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t received = 0;
+  while ((received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return Status::from_errno("cannot receive a descriptor", errno);
+    if (deadline.expired()) return Status::timeout("a descriptor did not come in time");
+    pollfd ready{.fd = socket, .events = POLLIN, .revents = 0};
+    (void)::poll(&ready, 1, deadline.poll_millis());
+  }
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (received != 1 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return Status::disconnected("it closed the connection before it sent its descriptor");
+  }
+  int descriptor = -1;
+  std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+  return UniqueFd(descriptor);
+}
+
+Result<UniqueFd> swap_descriptors(int socket, int descriptor, const Deadline& deadline) {
+  LOCKSTEP_TRY(send_descriptor(socket, descriptor, deadline));
+  return receive_descriptor(socket, deadline);
+}
+
+// One member's part of the exchange.
+class Exchange {
+ public:
+  Exchange(const DescriptorExchange& what, const Deadline& deadline)
+      : what_(what), deadline_(deadline), received_(what.members.size()) {}
+
+  Result<UniqueFd> dial(std::string_view name) const {
+    LOCKSTEP_ASSIGN(const UniqueFd socket, connect_abstract(name));
+    LOCKSTEP_TRY(check_same_user(socket.get()));
+    base::ClientHandshake handshake({.role = base::Role::kHeap,
+                                     .job_id = what_.job_id,
+                                     .epoch = what_.epoch,
+                                     .rank = static_cast<std::uint32_t>(rank_of(what_.index).value)},
+                                    what_.secret);
+    LOCKSTEP_TRY(base::send_all(socket.get(), handshake.hello(), deadline_, "sending a hello"));
+    std::array<std::byte, base::kServerHelloSize> hello{};
+    LOCKSTEP_TRY(base::recv_all(socket.get(), hello, deadline_, "waiting for a hello"));
+    LOCKSTEP_ASSIGN(const auto proof, handshake.on_server_hello(hello));
+    LOCKSTEP_TRY(base::send_all(socket.get(), proof, deadline_, "sending a proof"));
+    std::array<std::byte, base::kVerdictSize> verdict{};
+    LOCKSTEP_TRY(base::recv_all(socket.get(), verdict, deadline_, "waiting for a verdict"));
+    LOCKSTEP_TRY(handshake.on_verdict(verdict).status());
+    return swap_descriptors(socket.get(), what_.descriptor, deadline_);
+  }
+
+  // Takes one connection; which member it was is put into received_. A stranger is refused and forgotten.
+  Status answer(const UniqueFd& socket) {
+    const Deadline limit = deadline_.at_most(kHandshakeLimit);
+    LOCKSTEP_TRY(check_same_user(socket.get()));
+    base::ServerHandshake handshake([this](const base::ClientClaim& claim) { return decide(claim); });
+    std::array<std::byte, base::kClientHelloSize> hello{};
+    LOCKSTEP_TRY(base::recv_all(socket.get(), hello, limit, "waiting for a hello"));
+    LOCKSTEP_TRY(base::send_all(socket.get(), handshake.on_client_hello(hello), limit, "sending a hello"));
+    LOCKSTEP_TRY(refusal(handshake));
+    std::array<std::byte, base::kProofSize> proof{};
+    LOCKSTEP_TRY(base::recv_all(socket.get(), proof, limit, "waiting for a proof"));
+    LOCKSTEP_TRY(base::send_all(socket.get(), handshake.on_proof(proof), limit, "sending a verdict"));
+    LOCKSTEP_TRY(refusal(handshake));
+    LOCKSTEP_ASSIGN(UniqueFd descriptor, swap_descriptors(socket.get(), what_.descriptor, limit));
+    received_[*index_of(handshake.claim().rank)] = std::move(descriptor);
+    return {};
+  }
+
+  void keep(std::size_t peer, UniqueFd descriptor) { received_[peer] = std::move(descriptor); }
+  std::vector<Rank> missing() const {
+    std::vector<Rank> ranks;
+    for (std::size_t i = 0; i < received_.size(); ++i) {
+      if (!received_[i] && static_cast<int>(i) != what_.index) ranks.push_back(what_.members[i]);
+    }
+    return ranks;
+  }
+  std::vector<UniqueFd> take() && { return std::move(received_); }
+  Rank rank_of(int index) const { return what_.members[static_cast<std::size_t>(index)]; }
+
+ private:
+  std::optional<std::size_t> index_of(std::uint32_t rank) const {
+    for (std::size_t i = 0; i < what_.members.size(); ++i) {
+      if (static_cast<std::uint32_t>(what_.members[i].value) == rank) return i;
+    }
+    return std::nullopt;
+  }
+
+  base::ServerHandshake::Decision decide(const base::ClientClaim& claim) const {
+    if (claim.role != base::Role::kHeap) return {.verdict = base::Verdict::kWrongRole, .secret = {}};
+    if (claim.job != base::job_hash(what_.job_id)) return {.verdict = base::Verdict::kWrongJob, .secret = {}};
+    if (claim.epoch != what_.epoch) return {.verdict = base::Verdict::kWrongEpoch, .secret = {}};
+    const auto index = index_of(claim.rank);
+    if (!index || static_cast<int>(*index) <= what_.index || received_[*index]) {
+      return {.verdict = base::Verdict::kDuplicateRank, .secret = {}};
+    }
+    return {.verdict = base::Verdict::kAccepted, .secret = what_.secret};
+  }
+
+  static Status refusal(const base::ServerHandshake& handshake) {
+    if (handshake.verdict() == base::Verdict::kAccepted) return {};
+    return Status::invalid(std::string(base::verdict_text(handshake.verdict())),
+                           {.failure = Failure::kRejected});
+  }
+
+  const DescriptorExchange& what_;
+  const Deadline deadline_;
+  std::vector<UniqueFd> received_;
+};
+
+Status missing_error(const DescriptorExchange& exchange, const std::vector<Rank>& missing) {
+  const Rank own = exchange.members[static_cast<std::size_t>(exchange.index)];
+  return Status::timeout(
+      cat("rank ", own, ": rank ", base::ranks_text(missing),
+          " on this host did not come to share memory before the deadline"),
+      {.failure = Failure::kMissingRanks, .rank = own, .op = "share memory", .missing = missing});
+}
+
+}  // namespace
+
+Result<std::vector<UniqueFd>> exchange_descriptors(const DescriptorExchange& exchange, store::Store& store,
+                                                   const Deadline& deadline) {
+  Exchange state(exchange, deadline);
+  const auto own = static_cast<std::size_t>(exchange.index);
+  const auto key = [&](std::size_t index) { return cat("heap/", exchange.members[index]); };
+
+  std::array<std::byte, 16> random{};
+  base::random_bytes(random);
+  const std::string name = cat("lockstep-heap-", base::hex(random));
+  LOCKSTEP_ASSIGN(const UniqueFd listener, listen_abstract(name));
+  LOCKSTEP_TRY(store.set(key(own), bytes_of(name), deadline));
+
+  for (std::size_t peer = 0; peer < own; ++peer) {
+    auto address = store.get(key(peer), deadline);
+    if (!address.ok() && address.status().code() == Code::kTimeout)
+      return missing_error(exchange, state.missing());
+    if (!address.ok()) return address.status();
+    auto descriptor = state.dial(text_of(*address));
+    if (!descriptor.ok()) {
+      const Rank rank = exchange.members[peer];
+      return descriptor.status().with_prefix(
+          cat("rank ", exchange.members[own], ": sharing memory with rank ", rank, ": "));
+    }
+    state.keep(peer, std::move(*descriptor));
+  }
+  while (!state.missing().empty()) {
+    if (deadline.expired()) return missing_error(exchange, state.missing());
+    pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&ready, 1, deadline.poll_millis()) <= 0) continue;
+    const UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) continue;
+    if (const Status status = state.answer(socket); !status.ok()) {
+      kLog.warn(cat("refused a process that wanted our shared memory: ", status.message()));
+    }
+  }
+  return std::move(state).take();
+}
+
+}  // namespace lockstep::transport::shm

@@ -1,0 +1,83 @@
+#include "lockstep/transport/shm/domain.h"
+
+#include <algorithm>
+
+#include "lockstep/base/text.h"
+#include "lockstep/transport/shm/descriptor_exchange.h"
+
+namespace lockstep::transport::shm {
+
+Domain::~Domain() = default;
+
+std::byte* Domain::at(int index, std::uint64_t offset, Bytes size) const {
+  const View& view = views_[static_cast<std::size_t>(index)];
+  if (offset > view.capacity.value || size.value > view.capacity.value - offset) return nullptr;
+  return view.data + offset;
+}
+
+void Domain::retire(std::uint64_t offset, const std::atomic<std::uint32_t>& left, std::uint32_t expected) {
+  MutexLock lock(mutex_);
+  retired_.push_back({offset, &left, expected});
+  std::erase_if(retired_, [this](const Retired& range) {
+    if (range.left->load(std::memory_order_acquire) < range.expected) return false;
+    heap_->free(range.offset);
+    return true;
+  });
+}
+
+Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store::Store& store,
+                                             const Deadline& deadline) {
+  const auto position = std::find(options.members.begin(), options.members.end(), options.rank);
+  if (position == options.members.end()) {
+    return Status::invalid(cat("rank ", options.rank, " is not among the ranks of its own host"));
+  }
+  std::unique_ptr<Domain> domain(new Domain);
+  domain->members_ = options.members;
+  domain->index_ = static_cast<int>(position - options.members.begin());
+  LOCKSTEP_ASSIGN(Segment own, Segment::create(cat("lockstep-heap-", options.rank), options.heap_capacity));
+  domain->heap_ = std::make_shared<Heap>(std::move(own));
+  domain->views_.resize(options.members.size());
+
+  LOCKSTEP_ASSIGN(std::vector<UniqueFd> descriptors, exchange_descriptors({.members = options.members,
+                                                                           .index = domain->index_,
+                                                                           .job_id = options.job_id,
+                                                                           .epoch = options.epoch,
+                                                                           .secret = options.secret,
+                                                                           .descriptor = domain->heap_->fd()},
+                                                                          store, deadline));
+  for (std::size_t i = 0; i < options.members.size(); ++i) {
+    if (static_cast<int>(i) == domain->index_) {
+      domain->views_[i] = {domain->heap_->data(), domain->heap_->capacity()};
+      continue;
+    }
+    auto peer = Segment::open(std::move(descriptors[i]), domain->heap_->capacity());
+    if (!peer.ok()) return peer.status().with_prefix(cat("the heap of rank ", options.members[i], ": "));
+    domain->views_[i] = {peer->data(), peer->capacity()};
+    domain->peers_.push_back(std::move(*peer));
+  }
+  return domain;
+}
+
+Result<std::vector<std::unique_ptr<Domain>>> Domain::of_threads(WorldSize size, Bytes heap_capacity) {
+  std::vector<std::shared_ptr<Heap>> heaps;
+  for (int i = 0; i < size.value; ++i) {
+    LOCKSTEP_ASSIGN(Segment segment, Segment::create(cat("lockstep-heap-", i), heap_capacity));
+    heaps.push_back(std::make_shared<Heap>(std::move(segment)));
+  }
+  std::vector<std::unique_ptr<Domain>> domains;
+  for (int i = 0; i < size.value; ++i) {
+    std::unique_ptr<Domain> domain(new Domain);
+    domain->index_ = i;
+    domain->heap_ = heaps[static_cast<std::size_t>(i)];
+    domain->neighbours_ = heaps;
+    for (int j = 0; j < size.value; ++j) {
+      const Heap& heap = *heaps[static_cast<std::size_t>(j)];
+      domain->members_.emplace_back(j);
+      domain->views_.push_back({heap.data(), heap.capacity()});
+    }
+    domains.push_back(std::move(domain));
+  }
+  return domains;
+}
+
+}  // namespace lockstep::transport::shm

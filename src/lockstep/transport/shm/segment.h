@@ -1,0 +1,68 @@
+// A Segment is one rank's shared memory: a sparse memfd, sized once, mapped whole by its owner and by every
+// peer on the host.
+//
+// It has no name, so nothing is left behind when its processes die, however they die. It is sealed against
+// shrinking and growing: no peer can make another one's access fault. Pages are made by reserve() in the
+// owner, which asks first whether the memory is there: the kernel would answer with the OOM killer instead of
+// an error.
+//
+// Thread safety: reserve(), release() and move_house() by one thread at a time; the memory itself is shared,
+// and ordered by whoever uses it. Ownership: unmaps and closes at the end; the pages live until the last
+// process has done so. Does not: know what is in it, or trust it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string_view>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/process.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/types.h"
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep::transport::shm {
+
+// What is free now; injected so that tests can be poor.
+using MemoryProbe = std::function<Result<base::MemoryLimits>()>;
+
+class Segment {
+ public:
+  // For the owner. `label` shows in /proc/PID/maps. Takes address space, no memory. kUnsupported where
+  // memfd_create is forbidden.
+  static Result<Segment> create(std::string_view label, Bytes capacity,
+                                MemoryProbe probe = base::memory_limits);
+  // For a peer: maps a descriptor that came from the owner. kInvalid unless it is sealed and of this
+  // capacity.
+  static Result<Segment> open(UniqueFd fd, Bytes capacity);
+
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  std::byte* data() const { return data_; }
+  Bytes capacity() const { return capacity_; }
+  int fd() const { return fd_.get(); }
+
+  // Makes the pages of [offset, offset + size) real and zero, in steps, so that a limit met half way gives
+  // back what was taken. kNoSpace says how much was needed and how much there was. Pages that are real
+  // already stay.
+  Status reserve(std::uint64_t offset, Bytes size);
+  // Gives the pages that lie wholly inside the range back; their contents are gone. Best effort.
+  void release(std::uint64_t offset, Bytes size);
+
+  // Moves to fresh pages at the same address: [0, used) is copied, and whoever still has the old memfd mapped
+  // (a peer that was stopped and comes back) writes to pages that nobody reads any more. The new fd() must be
+  // given to the peers that stay.
+  Status move_house(Bytes used);
+
+ private:
+  Segment(UniqueFd fd, std::byte* data, Bytes capacity, MemoryProbe probe);
+
+  UniqueFd fd_;
+  std::byte* data_ = nullptr;
+  Bytes capacity_;
+  MemoryProbe probe_;
+};
+
+}  // namespace lockstep::transport::shm

@@ -1,0 +1,109 @@
+#include "lockstep/transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::transport::shm {
+namespace {
+
+using ::testing::HasSubstr;
+
+Bytes resident(const Segment& segment) {
+  struct stat info {};
+  EXPECT_EQ(::fstat(segment.fd(), &info), 0);
+  return Bytes{static_cast<std::uint64_t>(info.st_blocks) * 512};
+}
+
+TEST(Segment, TakesNoMemoryUntilItIsReserved) {
+  auto segment = Segment::create("test", Bytes::gib(256));
+  ASSERT_OK(segment.status());
+  EXPECT_EQ(resident(*segment), Bytes{0});
+  ASSERT_OK(segment->reserve(1 << 20, Bytes::mib(3)));
+  EXPECT_EQ(resident(*segment), Bytes::mib(3));
+  EXPECT_EQ(segment->data()[1 << 20], std::byte{0});
+  segment->release(1 << 20, Bytes::mib(2));
+  EXPECT_EQ(resident(*segment), Bytes::mib(1));
+}
+
+TEST(Segment, APeerSeesTheSameBytes) {
+  auto owner = Segment::create("test", Bytes::mib(1));
+  ASSERT_OK(owner.status());
+  ASSERT_OK(owner->reserve(0, Bytes::kib(4)));
+  auto peer = Segment::open(UniqueFd(::dup(owner->fd())), owner->capacity());
+  ASSERT_OK(peer.status());
+  EXPECT_NE(owner->data(), peer->data());
+  std::memcpy(owner->data(), "hello", 5);
+  EXPECT_EQ(std::memcmp(peer->data(), "hello", 5), 0);
+}
+
+TEST(Segment, NobodyCanShrinkItUnderAPeer) {
+  auto owner = Segment::create("test", Bytes::mib(1));
+  ASSERT_OK(owner.status());
+  EXPECT_NE(::ftruncate(owner->fd(), 0), 0);
+  EXPECT_NE(::ftruncate(owner->fd(), 4 << 20), 0);
+}
+
+TEST(Segment, OnlyASealedDescriptorOfTheRightSizeIsOpened) {
+  const UniqueFd plain(::memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(plain.get(), 1 << 20), 0);
+  EXPECT_EQ(Segment::open(UniqueFd(::dup(plain.get())), Bytes::mib(1)).status().code(), Code::kInvalid);
+  EXPECT_EQ(Segment::open(UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)), Bytes::mib(1)).status().code(),
+            Code::kInvalid);
+  auto owner = Segment::create("test", Bytes::mib(1));
+  ASSERT_OK(owner.status());
+  const Status wrong = Segment::open(UniqueFd(::dup(owner->fd())), Bytes::mib(2)).status();
+  EXPECT_THAT(std::string(wrong.message()), HasSubstr("1.0 MiB, not the 2.0 MiB"));
+}
+
+TEST(Segment, AReservationBeyondTheFreeMemoryIsRefusedAndGivesBackWhatItTook) {
+  std::uint64_t free_bytes = 300ULL << 20;
+  int asked = 0;
+  const MemoryProbe poor = [&]() -> Result<base::MemoryLimits> {
+    if (++asked > 2) free_bytes = 10ULL << 20;
+    return base::MemoryLimits{.total = Bytes::gib(1), .available = Bytes{free_bytes}, .cgroup_limit = {}};
+  };
+  auto segment = Segment::create("test", Bytes::gib(1), poor);
+  ASSERT_OK(segment.status());
+  const Status status = segment->reserve(0, Bytes::mib(200));
+  EXPECT_EQ(status.failure(), Failure::kNoSpace);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 72.0 MiB more, but only 10.0 MiB"));
+  EXPECT_EQ(resident(*segment), Bytes{0});
+}
+
+TEST(Segment, AReservationOutsideIsRefused) {
+  auto segment = Segment::create("test", Bytes::mib(1));
+  ASSERT_OK(segment.status());
+  EXPECT_EQ(segment->reserve(0, Bytes{(1 << 20) + 1}).failure(), Failure::kLimitExceeded);
+  EXPECT_EQ(segment->reserve(UINT64_MAX, Bytes{2}).failure(), Failure::kLimitExceeded);
+  EXPECT_EQ(segment->reserve(4096, Bytes{UINT64_MAX}).failure(), Failure::kLimitExceeded);
+}
+
+TEST(Segment, AfterMovingHouseALateWriterChangesNothing) {
+  auto owner = Segment::create("test", Bytes::mib(4));
+  ASSERT_OK(owner.status());
+  ASSERT_OK(owner->reserve(0, Bytes::mib(1)));
+  auto stopped = Segment::open(UniqueFd(::dup(owner->fd())), owner->capacity());
+  ASSERT_OK(stopped.status());
+  std::byte* const address = owner->data();
+  std::memcpy(owner->data(), "kept", 4);
+
+  ASSERT_OK(owner->move_house(Bytes::mib(1)));
+  std::memcpy(stopped->data(), "late", 4);
+
+  EXPECT_EQ(owner->data(), address);
+  EXPECT_EQ(std::memcmp(owner->data(), "kept", 4), 0);
+  auto survivor = Segment::open(UniqueFd(::dup(owner->fd())), owner->capacity());
+  ASSERT_OK(survivor.status());
+  EXPECT_EQ(std::memcmp(survivor->data(), "kept", 4), 0);
+}
+
+}  // namespace
+}  // namespace lockstep::transport::shm

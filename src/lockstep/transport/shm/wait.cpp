@@ -1,0 +1,107 @@
+#include "lockstep/transport/shm/wait.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+namespace lockstep::transport::shm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kSleepSlice = 50ms;
+constexpr int kPausesPerLook = 32;  // at the clock, which costs as much as a few pauses
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// The kernel compares and sleeps in one step. Shared, not private: waiter and writer are different processes.
+void futex_sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Duration timeout) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
+  const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+
+void futex_wake_all(const std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Sleeps until the signal moves on from where it is below `target`, or for one slice.
+void sleep_below(Signal& signal, std::uint32_t target, const Deadline& deadline) {
+  // Announced before the last look: a writer that sees no sleeper has written before that look.
+  signal.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const std::uint32_t seen = signal.value.load(std::memory_order_seq_cst);
+  if (!reached(seen, target)) {
+    const Duration left = deadline.clock().patience(deadline.remaining());
+    futex_sleep(signal.value, seen, std::min(left, kSleepSlice));
+  }
+  signal.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void Signal::raise(std::uint32_t next) {
+  value.store(next, std::memory_order_seq_cst);
+  if (sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(value);
+}
+
+void Signal::nudge() { futex_wake_all(value); }
+
+Patience Patience::for_occupancy(WorldSize ranks, int cores) {
+  if (ranks.value <= cores) return {.spin = 20us, .pauses = 0, .yields = 100};
+  return {.spin = {}, .pauses = 50, .yields = 100};
+}
+
+Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target,
+                    const std::atomic<std::uint32_t>& stop, const Deadline& deadline,
+                    const Patience& patience) {
+  std::size_t next = 0;  // all before it have reached the target
+  const auto all_reached = [&] {
+    while (next < signals.size() && reached(signals[next]->value.load(std::memory_order_acquire), target))
+      ++next;
+    return next == signals.size();
+  };
+  if (all_reached()) return Waited::kReached;
+
+  if (patience.spin > Duration::zero()) {
+    const base::TimePoint until = deadline.clock().now() + patience.spin;
+    do {
+      for (int i = 0; i < kPausesPerLook; ++i) {
+        pause_cpu();
+        if (all_reached()) return Waited::kReached;
+      }
+    } while (deadline.clock().now() < until);
+  }
+  for (int i = 0; i < patience.pauses; ++i) {
+    pause_cpu();
+    if (all_reached()) return Waited::kReached;
+  }
+  for (int i = 0; i < patience.yields; ++i) {
+    ::sched_yield();
+    if (all_reached()) return Waited::kReached;
+  }
+  while (!all_reached()) {
+    if (stop.load(std::memory_order_acquire) != 0) return Waited::kStopped;
+    if (deadline.expired()) return Waited::kTimeout;
+    sleep_below(*signals[next], target, deadline);
+  }
+  return Waited::kReached;
+}
+
+Waited wait_for(Signal& signal, std::uint32_t target, const std::atomic<std::uint32_t>& stop,
+                const Deadline& deadline, const Patience& patience) {
+  Signal* const one = &signal;
+  return wait_for_all({&one, 1}, target, stop, deadline, patience);
+}
+
+}  // namespace lockstep::transport::shm

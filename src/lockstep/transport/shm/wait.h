@@ -1,0 +1,62 @@
+// Waiting for a number in shared memory that one rank writes and its peers watch.
+//
+// A wait first spins, then yields, then sleeps in the kernel (futex). How long each lasts depends on whether
+// every rank has a core to itself: a pure spin with more ranks than cores makes the spinner eat the time
+// slice of the rank it waits for. The writer pays for a wake-up only when someone sleeps.
+//
+// std::atomic::wait is not used: it sleeps on a private futex, or on a proxy in its own process, and never
+// hears a writer in another one.
+//
+// Thread safety: a Signal has one writer at a time and any number of waiters, in any process that maps it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/types.h"
+
+namespace lockstep::transport::shm {
+
+// Numbers count up and wrap around: `reached` is right while two that are compared lie within 2^31 of each
+// other.
+constexpr bool reached(std::uint32_t value, std::uint32_t target) {
+  return static_cast<std::int32_t>(value - target) >= 0;
+}
+
+// A counter on two cache lines of its own (the prefetcher fetches pairs). Zero-filled memory is a valid
+// Signal.
+struct alignas(128) Signal {
+  std::atomic<std::uint32_t> value;
+  std::atomic<std::uint32_t> sleepers;
+
+  // Publishes `next`, and everything written before it, and wakes whoever sleeps.
+  void raise(std::uint32_t next);
+  // Wakes sleepers without a change, so that they look at their `stop` word.
+  void nudge();
+};
+static_assert(sizeof(Signal) == 128 && std::atomic<std::uint32_t>::is_always_lock_free);
+
+// How a wait behaves before it sleeps.
+struct Patience {
+  Duration spin = {};  // with the core kept
+  int pauses = 0;      // then so many pause instructions,
+  int yields = 0;      // and so many yields
+
+  // Pure: `ranks` share `cores`.
+  static Patience for_occupancy(WorldSize ranks, int cores);
+};
+
+enum class Waited : std::uint8_t { kReached, kTimeout, kStopped };
+
+// Until the signal reaches `target`, `stop` is not zero, or the deadline. A sleeper looks at `stop` at least
+// every 50 ms; nudge() makes it look at once, unless it was just about to sleep.
+Waited wait_for(Signal& signal, std::uint32_t target, const std::atomic<std::uint32_t>& stop,
+                const Deadline& deadline, const Patience& patience);
+// The same for all of them. On a timeout the caller looks for itself who is missing.
+Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target,
+                    const std::atomic<std::uint32_t>& stop, const Deadline& deadline,
+                    const Patience& patience);
+
+}  // namespace lockstep::transport::shm
