@@ -83,7 +83,7 @@ class Help(unittest.TestCase):
 class Completion(unittest.TestCase):
     def test_offers_what_the_commands_themselves_register(self):
         self.assertIn("run", words(""))
-        self.assertIn("store", words("bench", ""))
+        self.assertIn("launch", words("bench", ""))
         self.assertIn("--nproc", words("run", "--np"))
         self.assertEqual(words("run", "--cpu-binding", ""), ["none", "cores", "numa"])
         self.assertEqual(words("run", "./train", "--np"), [])

@@ -7,6 +7,7 @@
 import os
 import pathlib
 import sys
+import time
 
 LIMIT = 96 << 20
 
@@ -32,7 +33,15 @@ class Cgroup:
         return self
 
     def __exit__(self, *_):
-        self.folder.rmdir()
+        # The kernel takes a while to forget a process that has ended.
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return self.folder.rmdir()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                os.sched_yield()
 
     def enter(self):
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))

@@ -177,6 +177,7 @@ TEST_P(ConnectionConformance, CallbacksNeverRunInsideTheCallAndAllOnOneThread) {
     client_->recv({}, soon(), callback);
   }
   ASSERT_EQ(all.get_future().wait_for(kPatience), std::future_status::ready);
+  client_.reset();  // the last callback has let go of the mutex
   EXPECT_THAT(threads, ::testing::Each(threads.front()));
   EXPECT_NE(threads.front(), std::this_thread::get_id());
 }
@@ -203,6 +204,8 @@ TEST_P(ConnectionConformance, ACallbackStartsTheNextOperation) {
   server_->recv(pong, soon(), serve);
   ask({});
   ASSERT_EQ(finished.get_future().wait_for(kPatience), std::future_status::ready);
+  client_.reset();  // no callback runs any more
+  server_.reset();
 }
 
 }  // namespace lockstep::testing

@@ -2,7 +2,7 @@
 //
 // Listens on a port of its own and forwards each connection to `target`. Faults act on the bytes that the
 // client sends (kToServer) or receives (kToClient), counted from the first byte of the handshake.
-// Thread safety: any thread; runs two threads per connection.
+// Thread safety: any thread; runs one thread per connection.
 // Destruction cuts every connection and waits.
 #pragma once
 
@@ -42,23 +42,21 @@ class FaultProxy {
 
  private:
   struct Connection {
-    base::UniqueFd client;
-    base::UniqueFd server;
-    std::thread to_server;
-    std::thread to_client;
-    std::atomic<int> running = 2;  // threads
+    std::thread thread;
+    std::atomic<bool> finished = false;
   };
-  void serve();
+  void accept_all();
   void forget_finished();
-  static void pump(Connection& connection, Direction direction, const Faults& faults);
+  // Until both sides have ended, a fault has, or the proxy stops.
+  void forward(base::UniqueFd client, base::UniqueFd server, const Faults& faults) const;
 
   const base::Endpoint target_;
   base::UniqueFd listening_;
   base::Endpoint endpoint_;
+  base::UniqueFd stop_;  // an eventfd; readable from the moment when all threads shall end
   base::Mutex mutex_;
   Faults faults_ LOCKSTEP_GUARDED_BY(mutex_);
   std::list<Connection> connections_;  // the accepting thread's, until it has ended
-  std::atomic<bool> stopping_ = false;
   std::thread accepting_;
 };
 

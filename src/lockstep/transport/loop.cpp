@@ -78,13 +78,14 @@ bool Loop::in_forked_child() const { return base::fork_generation() != fork_gene
 void Loop::run_and_drain(std::function<void()> task) {
   if (in_forked_child()) return;
   if (is_this_thread()) return task();
-  std::promise<void> drained;
-  post([this, &task, &drained] {
+  // Shared: whoever waits may be gone before set_value() has returned.
+  const auto drained = std::make_shared<std::promise<void>>();
+  post([this, &task, drained] {
     task();
     // After all that the task has posted.
-    post([&drained] { drained.set_value(); });
+    post([drained] { drained->set_value(); });
   });
-  drained.get_future().wait();
+  drained->get_future().wait();
 }
 
 Timer::Timer(Loop& loop)
