@@ -5,6 +5,7 @@
 
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -87,7 +88,7 @@ else:
         self.assertEqual(results[1][1], f"[rank 1] hello {ADDRESSES[1]}\n")
 
     def test_the_job_secret_is_the_files(self):
-        digits = open(self.secret).read().strip()
+        digits = pathlib.Path(self.secret).read_text().strip()
         program = self.python("import os; print(os.pread(int(os.environ['LOCKSTEP_SECRET_FD']), 99, 0).hex())")
         self.assertEqual([out.split()[-1] for _, out, _ in self.both(*program)], [digits, digits])
 

@@ -147,7 +147,7 @@ class Logs(LauncherTest):
         self.assertEqual(status, 3)
         self.assertEqual(list(self.logs()), ["attempt_0/0/stderr.log", "attempt_0/0/stdout.log", "attempt_1/0/stderr.log",
                                              "attempt_1/0/stdout.log"])
-        self.assertRegex(err, r"  log         logs/job-\w+/attempt_1/0/stderr.log\n")
+        self.assertRegex(err, rf"  log         {self.folder}/logs/job-\w+/attempt_1/0/stderr.log\n")
 
     def test_a_full_disk_costs_the_log_and_not_the_job(self):
         """The second attempt finds a full device where its log should be."""

@@ -65,7 +65,7 @@ constexpr auto kSecurity = std::to_array<Word>({
 });
 
 // torchrun writes each of its options with - and with _: both are understood, one is shown.
-std::string underscored(std::string names) {
+std::string underscored(std::string_view names) {
   std::string out;
   for (const std::string& name : base::split(names, ',')) {
     std::string other = name;

@@ -56,7 +56,9 @@ Result<Meeting> connect(const MeetingOptions& options, const Deadline& deadline,
       break;
     }
     const Status error = store.status();
-    if (is_final(error)) return error.with_prefix("the agent of node 0 refuses this one: ");
+    if (is_final(error))
+      return error.with_prefix(
+          "the agent of node 0 refuses this one (are --rdzv-id and the secret the same on both?): ");
     if (deadline.expired()) return error.with_prefix("the agent of node 0 cannot be reached: ");
     if (give_up(error.message())) return Status::aborted("stopped before the agents had met");
     std::this_thread::sleep_for(deadline.clock().patience(kPause));  // it may have failed at once

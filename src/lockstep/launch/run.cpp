@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 
@@ -111,7 +112,11 @@ Result<int> wait_unless_stopped(LaunchContext& context, const Deadline& deadline
   int stopped = 0;
   LOCKSTEP_TRY(context.poller.watch(context.signals.fd(), Poller::Ready::kRead, [&] {
     for (const int signal : context.signals.take()) {
-      if (signal != SIGCHLD && signal != SIGCONT && ends_the_job(signal)) stopped = signal;
+      if (signal == SIGTSTP) {
+        raise(SIGSTOP);
+      } else if (signal != SIGCHLD && signal != SIGCONT && ends_the_job(signal)) {
+        stopped = signal;
+      }
     }
   }));
   Status waited;
@@ -138,8 +143,8 @@ void say_report(LaunchContext& context, const Outcome& outcome) {
                                                      .max_restarts = outcome.max_restarts}));
 }
 
-// The delay before a restart. Ends early if the other agents have something to say: the next attempt hears
-// it.
+// The delay before a restart. Ends early if the other agents have something to say, for the next attempt to
+// hear.
 Result<int> wait_for_restart(LaunchContext& context, Duration delay) {
   bool news = false;
   LOCKSTEP_TRY(context.poller.watch(context.coordinator.fd(), Poller::Ready::kRead, [&] {
@@ -242,6 +247,7 @@ Result<int> run_job(const RunOptions& options, const Environment& environment, c
 }
 
 int say_and_exit(std::string_view message, int code) {
+  while (message.ends_with('.')) message.remove_suffix(1);
   const std::string line = cat("lockstep run: ", message, ".\n");
   [[maybe_unused]] const ssize_t wrote = write(2, line.data(), line.size());
   return code;
@@ -249,8 +255,12 @@ int say_and_exit(std::string_view message, int code) {
 
 }  // namespace
 
-Result<int> run(const RunOptions& options, const Environment& environment, const Clock& clock) {
+Result<int> run(const RunOptions& given, const Environment& environment, const Clock& clock) {
   open_standard_descriptors();
+  RunOptions options = given;
+  // A rank may change its folder before it writes its error file.
+  if (!options.log_dir.empty())
+    options.log_dir = std::filesystem::absolute(options.log_dir).lexically_normal();
   auto program = resolve_program(options, environment.all);
   if (!program.ok()) {
     const Status error = program.status();

@@ -174,7 +174,7 @@ void SpawnedRanks::stop_all() {
 
 Status SpawnedRanks::wait() {
   round_.store_listener.reset();  // rank 0's alone
-  const Status first = wait_for_first_failure();
+  Status first = wait_for_first_failure();
   stop_all();
   return first;
 }

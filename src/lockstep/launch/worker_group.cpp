@@ -86,8 +86,7 @@ void WorkerGroup::on_leader_end(Worker& worker, int wait_status) {
   }
 }
 
-// A number may be given to a new process once the last one of its group was reaped: from then on it is not
-// ours.
+// Once the last process of a group was reaped its number may be given to a stranger.
 void WorkerGroup::forget_empty_groups() {
   for (Worker& worker : workers_) {
     if (!worker.wait_status || worker.group_gone || group_exists(worker.pid)) continue;
@@ -109,11 +108,6 @@ void WorkerGroup::decide_first_failure() {
   if (may_settle && !settle_until_->expired()) return;
   first_failure_ = failures_[chosen];
   settle_until_.reset();
-}
-
-bool WorkerGroup::succeeded() const {
-  return std::all_of(workers_.begin(), workers_.end(),
-                     [](const Worker& worker) { return worker.wait_status == 0; });
 }
 
 void WorkerGroup::forward(int signal) {

@@ -60,8 +60,6 @@ class WorkerGroup {
   void tick();
   Deadline wake_at() const;
   bool gone() const { return phase_ == Phase::kGone; }
-  // Every rank has ended with code 0.
-  bool succeeded() const;
 
   // The rank that failed first, by index, once that is decided: at once, or within kSettle if it blames a
   // rank that is still running. Ranks that end after stop() do not count.
