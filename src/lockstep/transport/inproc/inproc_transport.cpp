@@ -16,8 +16,8 @@
 namespace lockstep::transport::inproc {
 namespace {
 
-// About what the kernel gives a socket.
-constexpr std::size_t kPipeCapacity = 256U << 10;
+// Each time that it is full costs two switches between threads.
+constexpr std::size_t kPipeCapacity = 1U << 20;
 
 class InprocWire final : public Wire {
  public:

@@ -37,9 +37,10 @@ void Pipe::wake(Side& side) {
 Result<std::size_t> Pipe::write(ByteView bytes) {
   const MutexLock lock(mutex_);
   if (reader_.left) return closed_by_peer();
-  const std::size_t count = std::min(bytes.size(), ring_.size() - size_);
+  const std::size_t count = std::min(bytes.size(), capacity_ - size_);
   if (count < bytes.size()) writer_.waiting = true;
   if (count == 0) return count;
+  if (ring_.empty()) ring_.resize(capacity_);
   const std::size_t end = (begin_ + size_) % ring_.size();
   const std::size_t first = std::min(count, ring_.size() - end);
   std::memcpy(ring_.data() + end, bytes.data(), first);

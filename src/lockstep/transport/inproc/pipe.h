@@ -18,7 +18,8 @@ namespace lockstep::transport::inproc {
 class Pipe {
  public:
   enum class End : bool { kWriter, kReader };
-  explicit Pipe(std::size_t capacity) : ring_(capacity) {}
+  // Takes its memory with the first byte.
+  explicit Pipe(std::size_t capacity) : capacity_(capacity) {}
 
   // `wake` runs on `loop` after an operation of this end found nothing to do and may now go on.
   void attach(End end, Loop& loop, std::function<void()> wake);
@@ -40,6 +41,7 @@ class Pipe {
   Side& side(End end) LOCKSTEP_REQUIRES(mutex_) { return end == End::kWriter ? writer_ : reader_; }
   void wake(Side& side) LOCKSTEP_REQUIRES(mutex_);
 
+  const std::size_t capacity_;
   Mutex mutex_;
   Buffer ring_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t begin_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
