@@ -65,6 +65,6 @@ set(CPACK_DEBIAN_CORE_PACKAGE_NAME lockstep)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # To link the static libraries; the command alone needs none of these.
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libfmt-dev, libhwloc-dev, libspdlog-dev, libssl-dev")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libfmt-dev, libhwloc-dev, libhwy-dev, libspdlog-dev, libssl-dev")
 set(CPACK_DEBIAN_CORE_PACKAGE_RECOMMENDS "${CPACK_DEBIAN_PACKAGE_RECOMMENDS}")
 include(CPack)

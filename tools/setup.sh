@@ -28,6 +28,7 @@ libfmt-dev
 libgmock-dev
 libgtest-dev
 libhwloc-dev
+libhwy-dev
 libspdlog-dev
 libssl-dev
 mold mold

@@ -1,6 +1,7 @@
 #include "tools/bench/launch_bench.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -92,7 +93,7 @@ json row_of(const std::vector<Round>& rounds, int nproc, bool with_torchrun) {
   return row;
 }
 
-std::string one_digit(double value) { return cat(static_cast<std::int64_t>(value * 10 + 0.5) / 10.0); }
+std::string one_digit(double value) { return cat(static_cast<double>(std::lround(value * 10)) / 10); }
 
 void print_row(const json& row) {
   std::cout << row["nproc"] << " ranks of true: " << one_digit(row["ms"]) << " ms, "
@@ -145,7 +146,7 @@ Result<int> run_launch_bench(const LaunchBenchOptions& options, const CommandCon
 Spread spread_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto at = [&values](double share) {
-    return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+    return values[static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
   };
   return {.low = at(0.25), .median = at(0.5), .high = at(0.75)};
 }

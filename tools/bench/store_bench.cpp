@@ -41,6 +41,7 @@ double median(std::vector<double> values) {
 
 double median_of(const std::vector<Figures>& rounds, double Figures::*field) {
   std::vector<double> values;
+  values.reserve(rounds.size());
   for (const Figures& figures : rounds) values.push_back(figures.*field);
   return median(std::move(values));
 }

@@ -48,7 +48,7 @@ Status Channel::call(Request& request, const Deadline& guard, const OnBody& on_b
   request.id = next_id_++;
   Call call{.id = request.id, .op = request.op, .on_body = &on_body, .posted_before = posted_};
   calls_.push_back(&call);
-  const Status sent = send_request(request, guard);
+  Status sent = send_request(request, guard);
   if (!sent.ok()) {
     if (call.state == Call::State::kWaiting) std::erase(calls_, &call);
     while (call.state == Call::State::kDelivering) call.changed.wait(mutex_);
@@ -68,7 +68,7 @@ Status Channel::post(Request& request, const Deadline& guard) {
       request.id = next_id_++ | kPostedBit;
       request.answer = Answer::kOnError;
       posted_ += size;
-      const Status sent = send_request(request, guard);
+      Status sent = send_request(request, guard);
       promote_another();
       return sent;
     }

@@ -5,9 +5,9 @@
 // are made of rounds (collective/).
 //
 //   open_round()   may wait: the staging buffer of this round was last used two rounds ago
-//   staging()      a buffer of ours that peers can read: where foreign bytes are copied before they are
-//   posted post(...)      everything written before it is visible to whoever awaits us await(peer)    then
-//   posting_of(peer) is what it posted, and its range may be read until our next post
+//   staging()      a buffer of ours that peers can read: foreign bytes are copied to it, then posted
+//   post(...)      everything written before it is visible to whoever awaits us
+//   await(peer)    then posting_of(peer) is what it posted, and its range may be read until our next post
 //
 // Why two buffers are enough: a member that posts round r has finished with round r-1, and open_round() of
 // round r+1 waits for every member's round r. So when it returns nobody reads what was posted in round r-1.

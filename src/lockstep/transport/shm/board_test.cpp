@@ -127,6 +127,7 @@ TEST(Board, TheFirstFailureReachesEveryWaiterAndIsKept) {
     const Deadline deadline = clock.in(30s);
     ASSERT_OK(board.open_round(deadline));
     if (board.index() == 2) {
+      for (const int peer : {0, 1}) ASSERT_OK(board.await(peer, deadline));  // both are in the round
       const Status died =
           Status::disconnected("rank 7 died", {.failure = Failure::kPeerDied, .peer = Rank{7}});
       EXPECT_TRUE(board.fail(died));
