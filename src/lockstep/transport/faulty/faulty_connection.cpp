@@ -126,6 +126,11 @@ FaultyConnection::FaultyConnection(std::shared_ptr<FaultyStream> stream)
 
 FaultyConnection::~FaultyConnection() {
   Loop& loop = stream_->loop();
+  if (loop.in_forked_child()) {
+    // Its timers are the loop's, whose locks may be held by a thread that is not in this process.
+    static_cast<void>(new std::shared_ptr<FaultyStream>(std::move(stream_)));
+    return;
+  }
   loop.run_and_drain([this] { stream_->end_on_loop(); });
   // What the inner connection's callbacks posted has now run, but not what that posted.
   if (!loop.is_this_thread()) loop.run_and_drain([] {});
@@ -153,6 +158,7 @@ void FaultyConnection::recv(ByteSpan bytes, const Deadline& deadline, Done done)
 }
 
 void FaultyConnection::close() {
+  if (stream_->loop().in_forked_child()) return;
   stream_->loop().post([stream = stream_] { stream->close_on_loop(); });
 }
 

@@ -81,7 +81,7 @@ class FaultyConnection final : public Connection {
   void add(FaultyStream::Direction direction, ByteSpan bytes, const Deadline& deadline, Done done);
 
   const Loop::Guest guest_;
-  const std::shared_ptr<FaultyStream> stream_;  // shared with what is posted to the loop
+  std::shared_ptr<FaultyStream> stream_;  // shared with what is posted to the loop
 };
 
 }  // namespace lockstep::transport::faulty

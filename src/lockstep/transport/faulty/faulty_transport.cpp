@@ -25,8 +25,10 @@ class FaultyTransport::Impl {
   Transport& inner() { return *inner_; }
   Loop& loop() { return *loop_; }
 
-  // A callback for the inner transport that wraps what it gets.
+  // A callback for the inner transport that wraps what it gets. In a forked child that is an error, inside
+  // the call.
   Connected wrapping(Connected done) {
+    if (loop_->in_forked_child()) return done;
     return [this, done = std::move(done)](Result<std::unique_ptr<Connection>> inner) mutable {
       std::unique_ptr<Connection> dropped;  // destroyed without the lock
       const MutexLock lock(mutex_);
@@ -95,7 +97,10 @@ Result<std::unique_ptr<FaultyTransport>> FaultyTransport::create(std::unique_ptr
 }
 
 FaultyTransport::FaultyTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-FaultyTransport::~FaultyTransport() = default;
+FaultyTransport::~FaultyTransport() {
+  // A thread that is not in a forked child may have held its locks.
+  if (impl_->loop().in_forked_child()) static_cast<void>(impl_.release());
+}
 
 void FaultyTransport::connect(const Target& target, const Deadline& deadline, Connected done) {
   impl_->inner().connect(target, deadline, impl_->wrapping(std::move(done)));

@@ -225,7 +225,10 @@ Result<std::unique_ptr<InprocTransport>> InprocTransport::create(InprocNetwork& 
 }
 
 InprocTransport::InprocTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-InprocTransport::~InprocTransport() = default;
+InprocTransport::~InprocTransport() {
+  // A thread that is not in a forked child may have been about to change what it shares.
+  if (impl_->loop_->in_forked_child()) static_cast<void>(impl_.release());
+}
 
 void InprocTransport::connect(const Target& target, const Deadline&, Connected done) {
   if (impl_->loop_->in_forked_child()) return done(forked(impl_->identity_, "connect"));
@@ -234,6 +237,7 @@ void InprocTransport::connect(const Target& target, const Deadline&, Connected d
 }
 
 Result<std::unique_ptr<Listener>> InprocTransport::listen(const base::Endpoint& bind) {
+  if (impl_->loop_->in_forked_child()) return forked(impl_->identity_, "listen");
   if (bind.host != kHost) {
     return Status::invalid(
         cat("Ranks in one process listen at \"", kHost, ":0\", not at ", bind.text(), "."));
