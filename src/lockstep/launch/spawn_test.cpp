@@ -14,7 +14,6 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/secret.h"
 #include "lockstep/base/text.h"
-#include "lockstep/testing/process_world.h"
 #include "lockstep/testing/status_matchers.h"
 #include "lockstep/testing/temporary_folder.h"
 
@@ -167,26 +166,6 @@ TEST_F(Spawn, WorksFromAProcessWithThreads) {
   std::thread([&] { status = spawn("check_grants", 2); }).join();
   EXPECT_OK(status);
 }
-
-// ThreadSanitizer has a thread of its own in every process: there fork_ranks always refuses.
-#if !defined(__SANITIZE_THREAD__)
-TEST(ForkRanks, RunsACapturingBody) {
-  const std::string text = "captured";
-  EXPECT_OK(testing::ProcessWorld{3}.run([&](const SpawnedRank& rank) {
-    EXPECT_EQ(text, "captured");
-    EXPECT_EQ(rank.world_size, WorldSize{3});
-    EXPECT_EQ(Environment::read().value().rank, rank.rank.value);
-  }));
-}
-
-TEST(ForkRanks, AFailedRankEndsTheOthers) {
-  const Status status = fork_ranks(WorldSize{3}, [](const SpawnedRank& rank) {
-    if (rank.rank == Rank{1}) return Status::invalid("no");
-    return pause(), Status();
-  });
-  EXPECT_THAT(status, StatusIs(Code::kInvalid, HasSubstr("rank 1 (pid ")));
-}
-#endif
 
 TEST(ForkRanks, IsRefusedWhenThereAreThreads) {
   std::atomic<bool> done = false;
