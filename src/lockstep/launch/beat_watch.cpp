@@ -1,21 +1,21 @@
 #include "lockstep/launch/beat_watch.h"
 
+#include <algorithm>
+
 namespace lockstep::launch {
 
-BeatWatch::BeatWatch(int nodes, Duration limit, Duration lateness, base::TimePoint now)
-    : limit_(limit), lateness_(lateness), last_look_(now), nodes_(static_cast<std::size_t>(nodes)) {
-  for (Node& node : nodes_) node.heard = now;
-}
+BeatWatch::BeatWatch(int nodes, Duration limit, Duration step, base::TimePoint now)
+    : limit_(limit), step_(step), last_look_(now), nodes_(static_cast<std::size_t>(nodes)) {}
 
 std::optional<int> BeatWatch::look(const std::vector<std::int64_t>& beats, base::TimePoint now) {
-  const bool late = now - last_look_ > lateness_;
+  const Duration passed = std::min(now - last_look_, step_);
   last_look_ = now;
   std::optional<int> silent;
   for (std::size_t i = 0; i < nodes_.size() && i < beats.size(); ++i) {
     Node& node = nodes_[i];
-    if (beats[i] != node.beat || late) node.heard = now;
+    node.silence = beats[i] == node.beat ? node.silence + passed : Duration::zero();
     node.beat = beats[i];
-    if (now - node.heard > limit_ && !silent) silent = static_cast<int>(i);
+    if (node.silence > limit_ && !silent) silent = static_cast<int>(i);
   }
   return silent;
 }

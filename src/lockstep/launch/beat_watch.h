@@ -13,9 +13,10 @@ namespace lockstep::launch {
 
 class BeatWatch {
  public:
-  // `limit`: how long an agent may be silent. `lateness`: a watch that was itself kept from looking for
-  // longer than this (a suspended or overloaded machine) starts everybody's time anew.
-  BeatWatch(int nodes, Duration limit, Duration lateness, base::TimePoint now);
+  // `limit`: how long an agent may be silent. `step`: of the time between two looks no more than this counts:
+  // a watch that was itself kept from looking (a suspended or overloaded machine) does not blame the others
+  // for it, and one that is late every time still comes to its end.
+  BeatWatch(int nodes, Duration limit, Duration step, base::TimePoint now);
 
   // `beats` is each node's counter, in their order; one that has not changed since the last look is silent.
   // Gives the node that was silent for too long, if any.
@@ -24,10 +25,10 @@ class BeatWatch {
  private:
   struct Node {
     std::int64_t beat = -1;
-    base::TimePoint heard;
+    Duration silence = Duration::zero();
   };
   const Duration limit_;
-  const Duration lateness_;
+  const Duration step_;
   base::TimePoint last_look_;
   std::vector<Node> nodes_;
 };
