@@ -9,10 +9,6 @@ constexpr std::string_view kNames[kOpKinds] = {
     "barrier",        "broadcast",  "all_reduce",        "reduce", "all_gather", "gather", "scatter",
     "reduce_scatter", "all_to_all", "monitored_barrier", "leave"};
 
-bool reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
-}
-
 bool moves(OpKind kind) {
   return kind != OpKind::kBarrier && kind != OpKind::kMonitoredBarrier && kind != OpKind::kLeave;
 }
@@ -34,6 +30,15 @@ std::string_view first_difference(const Fingerprint& a, const Fingerprint& b) {
 std::string_view name_of(OpKind kind) {
   const auto index = static_cast<std::size_t>(kind);
   return index < kOpKinds ? kNames[index] : "unknown operation";
+}
+
+bool has_root(OpKind kind) {
+  return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
+         kind == OpKind::kScatter;
+}
+
+bool reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
 }
 
 std::string Fingerprint::text() const {

@@ -31,6 +31,8 @@ enum class OpKind : std::uint8_t {
 };
 constexpr int kOpKinds = 11;
 std::string_view name_of(OpKind kind);  // "all_reduce"
+bool has_root(OpKind kind);
+bool reduces(OpKind kind);
 
 struct Fingerprint {
   std::uint64_t group = 0;  // hash of the group's name, members and epoch
