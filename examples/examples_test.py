@@ -26,6 +26,18 @@ def lines_of(result, rank):
     return [line.removeprefix(prefix) for line in result.stdout.splitlines() if line.startswith(prefix)]
 
 
+class AllReduce(unittest.TestCase):
+    def test_every_rank_has_the_sum(self):
+        result = launch(4, "03_all_reduce")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for rank in range(4):
+            self.assertEqual(lines_of(result, rank), ["the sum over 4 ranks is 10"])
+
+    def test_alone_it_is_a_world_of_one(self):
+        result = subprocess.run([FOLDER / "03_all_reduce"], capture_output=True, text=True, timeout=100)
+        self.assertEqual(result.stdout, "the sum over 1 ranks is 1\n")
+
+
 class RanksMeet(unittest.TestCase):
     def check_table(self, lines, world):
         """Returns the process ids."""

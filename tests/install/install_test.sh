@@ -19,11 +19,15 @@ if find "$work/prefix/include" -name '*_test*' | grep .; then fail "a test was i
 if grep -rlF -e "$work" -e "$build" "$work/prefix/lib/cmake" "$work/prefix/include"; then fail "a path was baked in"; fi
 mv "$work/prefix" "$work/moved"
 
-cmake -S "$consumer" -B "$work/core" -G Ninja -DCMAKE_PREFIX_PATH="$work/moved" >"$work/core.log" 2>&1 \
+cmake -S "$consumer" -B "$work/core" -G Ninja -DCMAKE_PREFIX_PATH="$work/moved" \
+  -DEXAMPLES="$consumer/../../examples" >"$work/core.log" 2>&1 \
   || { cat "$work/core.log"; fail "the consumer does not configure"; }
 cmake --build "$work/core" >"$work/core.log" 2>&1 || { cat "$work/core.log"; fail "the consumer does not build"; }
 printed=$("$work/core/consumer")
 [ "$printed" = "invalid: a consumer outside the tree" ] || fail "the consumer printed: $printed"
+
+printed=$("$work/moved/bin/lockstep" run --nproc 4 "$work/core/all_reduce")
+[ "$(grep -c 'the sum over 4 ranks is 10' <<<"$printed")" = 4 ] || fail "all_reduce printed: $printed"
 
 # refused COMPONENT SENTENCE: asking for COMPONENT fails, and CMake says SENTENCE (which it may wrap).
 refused() {

@@ -71,6 +71,8 @@ Status broadcast(Backend& group, std::span<T> data, Rank root, const OpOptions& 
 template <typename T>
 Status all_gather(Backend& group, std::span<const T> input, std::span<T> output,
                   const OpOptions& options = {}) {
+  if (output.size() != input.size() * static_cast<std::size_t>(group.size().value))
+    return Status::invalid("all_gather: the output has not the size of all inputs");
   const ByteView in = std::as_bytes(input);
   std::vector<ByteSpan> out;
   for (int i = 0; i < group.size().value; ++i)
@@ -84,6 +86,8 @@ Status all_gather(Backend& group, std::span<const T> input, std::span<T> output,
 template <typename T>
 Status reduce_scatter(Backend& group, std::span<const T> input, std::span<T> output,
                       ReduceOp op = ReduceOp::kSum, const OpOptions& options = {}) {
+  if (input.size() != output.size() * static_cast<std::size_t>(group.size().value))
+    return Status::invalid("reduce_scatter: the input has not the size of all outputs");
   const ByteSpan out = std::as_writable_bytes(output);
   std::vector<ByteView> in;
   for (int i = 0; i < group.size().value; ++i)

@@ -35,7 +35,6 @@ Shapes shapes_of(OpKind kind, bool is_root) {
       return {Shape::kEachOfAll, Shape::kEachOfAll};
     case OpKind::kBarrier:
     case OpKind::kMonitoredBarrier:
-    case OpKind::kLeave:
       break;
   }
   return {Shape::kNone, Shape::kNone};

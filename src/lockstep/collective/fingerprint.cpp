@@ -6,12 +6,10 @@ namespace lockstep::collective {
 namespace {
 
 constexpr std::string_view kNames[kOpKinds] = {
-    "barrier",        "broadcast",  "all_reduce",        "reduce", "all_gather", "gather", "scatter",
-    "reduce_scatter", "all_to_all", "monitored_barrier", "leave"};
+    "barrier", "broadcast", "all_reduce",     "reduce",     "all_gather",
+    "gather",  "scatter",   "reduce_scatter", "all_to_all", "monitored_barrier"};
 
-bool moves(OpKind kind) {
-  return kind != OpKind::kBarrier && kind != OpKind::kMonitoredBarrier && kind != OpKind::kLeave;
-}
+bool moves(OpKind kind) { return kind != OpKind::kBarrier && kind != OpKind::kMonitoredBarrier; }
 
 // In the order in which a person would look.
 std::string_view first_difference(const Fingerprint& a, const Fingerprint& b) {
@@ -58,11 +56,6 @@ Status desync(Rank rank, const Fingerprint& own, Rank peer, const Fingerprint& t
               .peer = peer,
               .op = std::string(name_of(own.kind)),
               .sequence = own.sequence};
-  if (theirs.kind == OpKind::kLeave) {
-    return Status::invalid(cat("rank ", peer, " left the group after operation #", theirs.sequence,
-                               ", while rank ", rank, " is in ", own.text()),
-                           std::move(cause));
-  }
   return Status::invalid(
       cat("ranks are in different operations: rank ", rank, " is in ", own.text(), ", rank ", peer, " is in ",
           theirs.text(), "; the first difference is the ", first_difference(own, theirs)),

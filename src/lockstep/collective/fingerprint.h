@@ -27,9 +27,8 @@ enum class OpKind : std::uint8_t {
   kReduceScatter = 7,
   kAllToAll = 8,
   kMonitoredBarrier = 9,
-  kLeave = 10,  // the rank has left the group; it is in no operation any more
 };
-constexpr int kOpKinds = 11;
+constexpr int kOpKinds = 10;
 std::string_view name_of(OpKind kind);  // "all_reduce"
 bool has_root(OpKind kind);
 bool reduces(OpKind kind);

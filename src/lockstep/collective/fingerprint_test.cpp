@@ -62,13 +62,5 @@ TEST(Fingerprint, EveryDifferenceIsADesyncThatNamesBothSides) {
   }
 }
 
-TEST(Fingerprint, ARankThatLeftIsSaidToHaveLeft) {
-  const Status status =
-      desync(Rank{1}, all_reduce_418(), Rank{2}, {.group = 1, .sequence = 417, .kind = OpKind::kLeave});
-  EXPECT_EQ(status.message(),
-            "rank 2 left the group after operation #417, while rank 1 is in all_reduce #418 (25.0 MiB, "
-            "float32, sum)");
-}
-
 }  // namespace
 }  // namespace lockstep::collective

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/base/text.h"
 #include "lockstep/collective/local_round.h"
 #include "lockstep/collective/slices.h"
 
@@ -28,6 +29,42 @@ Status take(ByteSpan to, const Exposed& from, std::size_t at, std::size_t lane =
   if (to.empty()) return {};
   LOCKSTEP_ASSIGN(const std::byte* bytes, from.window(at, lane + to.size()));
   copy(to, bytes + lane);
+  return {};
+}
+
+// What a peer sends must be what this rank has room for.
+Status expect_size(const LocalCall& call, Rank peer, Bytes sent, Bytes expected) {
+  if (sent == expected) return {};
+  return Status::invalid(cat("ranks disagree about a size: rank ", peer, " sends ", sent, ", rank ",
+                             call.board.rank_of(call.board.index()), " expects ", expected),
+                         {.failure = Failure::kDesync, .peer = peer});
+}
+
+// One round in which every rank that has `parts` shows their sizes; what the others hold for us is compared
+// with what we have room for.
+Status compare_sizes(const LocalCall& call, std::span<const ByteView> parts,
+                     std::span<const ByteSpan> outputs) {
+  LocalRounds rounds(call);
+  LOCKSTEP_TRY(rounds.open());
+  const std::size_t size = parts.size() * sizeof(std::uint64_t);
+  if (size > rounds.staging_size())
+    return Status::unsupported(
+        cat("the staging buffer is too small for the sizes of ", parts.size(), " parts"));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::uint64_t bytes = parts[i].size();
+    std::memcpy(rounds.staging().data() + i * sizeof(bytes), &bytes, sizeof(bytes));
+  }
+  rounds.post_staged(size, size);
+  LOCKSTEP_ASSIGN(const std::vector<Exposed> peers, rounds.await_all());
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (peers[i].header.total == 0) continue;
+    const auto own = static_cast<std::size_t>(rounds.index());
+    LOCKSTEP_ASSIGN(const std::byte* table, peers[i].window(0, (own + 1) * sizeof(std::uint64_t)));
+    std::uint64_t bytes = 0;
+    std::memcpy(&bytes, table + own * sizeof(bytes), sizeof(bytes));
+    const ByteSpan room = outputs.size() == 1 ? outputs[0] : outputs[i];
+    LOCKSTEP_TRY(expect_size(call, peers[i].rank, Bytes{bytes}, Bytes{room.size()}));
+  }
   return {};
 }
 
@@ -255,17 +292,13 @@ Status local_all_reduce(const LocalCall& call, ByteSpan data) {
 }
 
 Status local_reduce(const LocalCall& call, ByteView input, ByteSpan output) {
-  const bool is_root = call.board.index() == call.fingerprint.root;
+  const bool is_root = call.board.index() == call.root;
   return settle(call, Reduction(call, input, is_root ? output : ByteSpan()).run_in_windows());
 }
 
-Status local_reduce_scatter(const LocalCall& call, ByteView input, ByteSpan output) {
+Status local_reduce_scatter(const LocalCall& call, std::span<const ByteView> inputs, ByteSpan output) {
   const int ranks = call.board.size();
-  std::vector<ByteView> parts;
-  for (int i = 0; i < ranks; ++i) {
-    parts.push_back(input.subspan(static_cast<std::size_t>(i) * output.size(), output.size()));
-  }
-  Pull pull(call, parts, ranks);
+  Pull pull(call, inputs, ranks);
   const std::size_t lane = pull.lane_offset(call.board.index());
   const auto use = [&](std::size_t at, std::size_t width, std::span<const Exposed> peers) -> Status {
     const ByteSpan out = covered(output, at, width);
@@ -284,34 +317,38 @@ Status local_reduce_scatter(const LocalCall& call, ByteView input, ByteSpan outp
 }
 
 Status local_broadcast(const LocalCall& call, ByteSpan data) {
-  const bool is_root = call.board.index() == call.fingerprint.root;
+  const bool is_root = call.board.index() == call.root;
   const ByteView part = data;
   Pull pull(call, is_root ? std::span(&part, 1) : std::span<const ByteView>(), 1);
   const auto use = [&](std::size_t at, std::size_t width, const Exposed& root) {
     return take(covered(data, at, width), root, at);
   };
-  return settle(call, pull.from_root(call.fingerprint.root, use));
+  return settle(call, pull.from_root(call.root, use));
 }
 
 Status local_all_gather(const LocalCall& call, ByteView input, std::span<const ByteSpan> outputs) {
   Pull pull(call, {&input, 1}, 1);
   const auto use = [&](std::size_t at, std::size_t width, std::span<const Exposed> peers) -> Status {
-    for (std::size_t i = 0; i < outputs.size(); ++i)
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      LOCKSTEP_TRY(expect_size(call, peers[i].rank, Bytes{peers[i].header.total}, Bytes{outputs[i].size()}));
       LOCKSTEP_TRY(take(covered(outputs[i], at, width), peers[i], at));
+    }
     return {};
   };
   return settle(call, pull.from_all(use));
 }
 
 Status local_gather(const LocalCall& call, ByteView input, std::span<const ByteSpan> outputs) {
-  const bool is_root = call.board.index() == call.fingerprint.root;
+  const bool is_root = call.board.index() == call.root;
   return local_all_gather(call, input, is_root ? outputs : std::span<const ByteSpan>());
 }
 
 Status local_scatter(const LocalCall& call, std::span<const ByteView> inputs, ByteSpan output) {
-  const int root = call.fingerprint.root;
+  const int root = call.root;
   const int index = call.board.index();
-  Pull pull(call, index == root ? inputs : std::span<const ByteView>(), call.board.size());
+  if (index != root) inputs = {};
+  LOCKSTEP_TRY(settle(call, compare_sizes(call, inputs, {&output, 1})));
+  Pull pull(call, inputs, call.board.size());
   if (index == root) copy(output, inputs[static_cast<std::size_t>(root)].data());
   const auto use = [&](std::size_t at, std::size_t width, const Exposed& from) {
     return take(covered(output, at, width), from, at, pull.lane_offset(index));
@@ -321,6 +358,8 @@ Status local_scatter(const LocalCall& call, std::span<const ByteView> inputs, By
 
 Status local_all_to_all(const LocalCall& call, std::span<const ByteView> inputs,
                         std::span<const ByteSpan> outputs) {
+  // With equal parts the fingerprints have said it.
+  if (call.fingerprint.detail != 0) LOCKSTEP_TRY(settle(call, compare_sizes(call, inputs, outputs)));
   Pull pull(call, inputs, call.board.size());
   const std::size_t lane = pull.lane_offset(call.board.index());
   const auto use = [&](std::size_t at, std::size_t width, std::span<const Exposed> peers) -> Status {

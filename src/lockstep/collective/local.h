@@ -34,12 +34,13 @@
 
 namespace lockstep::collective {
 
-// One operation of one rank. `fingerprint.dtype`, `count`, `reduce_op` and `root` (a position on the board)
-// say what is done; the buffers below must agree with them, which the caller checks.
+// One operation of one rank. The fingerprint's dtype and reduce_op say how; the buffers below must agree with
+// it, which the caller checks. It may be a part of an operation of more ranks than are on the board.
 struct LocalCall {
   transport::shm::Board& board;
   Fingerprint fingerprint;
   Deadline deadline;
+  int root = 0;       // a position on the board
   double factor = 1;  // premul_sum: this rank's
 };
 
@@ -48,10 +49,10 @@ Status local_barrier(const LocalCall& call);
 Status local_all_reduce(const LocalCall& call, ByteSpan data);
 // `output` is used on the root only; it may be `input`.
 Status local_reduce(const LocalCall& call, ByteView input, ByteSpan output);
-// `input` is n parts of the size of `output`.
-Status local_reduce_scatter(const LocalCall& call, ByteView input, ByteSpan output);
+// `inputs[i]` is for rank i; that for this rank has the size of `output`.
+Status local_reduce_scatter(const LocalCall& call, std::span<const ByteView> inputs, ByteSpan output);
 Status local_broadcast(const LocalCall& call, ByteSpan data);
-// `outputs[i]` takes the input of rank i; all ranks know all sizes.
+// `outputs[i]` takes the input of rank i.
 Status local_all_gather(const LocalCall& call, ByteView input, std::span<const ByteSpan> outputs);
 // `outputs` is used on the root only.
 Status local_gather(const LocalCall& call, ByteView input, std::span<const ByteSpan> outputs);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::transport::shm {
@@ -24,17 +25,37 @@ struct Board::Block {
   // How many peers will never look at this block again. They write it, so that the owner need not read
   // theirs.
   alignas(128) std::atomic<std::uint32_t> left;
+  // Written once by the owner, before it goes.
+  alignas(128) std::atomic<std::uint32_t> gone;
+  std::atomic<std::uint64_t> last_sequence;
   struct alignas(128) {
     // Of the block of member 0 only: the first failure of the group. One compare-exchange decides who writes
     // it.
     std::atomic<std::uint32_t> state;
-    std::uint32_t code;
-    std::uint32_t failure;
-    std::int32_t peer;
+    std::atomic<std::uint32_t> told;
     std::uint32_t size;
-    char message[512];
+    std::byte bytes[base::kMaxStatusSize];
   } failure;
   alignas(128) Posting postings[2];
+};
+
+class Board::Lookout final : public Watch {
+ public:
+  Lookout(const Board& board, std::span<Signal* const> signals, std::uint32_t round)
+      : board_(board), signals_(signals), round_(round) {}
+  bool stop() override {
+    if (board_.blocks_[0]->failure.state.load(std::memory_order_acquire) != kNothing) return true;
+    noticed_ = board_.look_around(signals_, round_);
+    return !noticed_.ok();
+  }
+  // Why it stopped.
+  Status reason() const { return noticed_.ok() ? board_.failure() : noticed_; }
+
+ private:
+  const Board& board_;
+  const std::span<Signal* const> signals_;
+  const std::uint32_t round_;
+  Status noticed_;
 };
 
 Board::Board(Domain& domain, const BoardOptions& options)
@@ -91,9 +112,7 @@ ByteSpan Board::staging() {
 
 Status Board::open_round(const Deadline& deadline) {
   if (blocks_[0]->failure.state.load(std::memory_order_acquire) != kNothing) return failure();
-  const std::uint32_t previous = round_;
-  LOCKSTEP_TRY(
-      waited(wait_for_all(signals_, previous, blocks_[0]->failure.state, deadline, patience_), previous));
+  LOCKSTEP_TRY(wait_for(signals_, round_, deadline));
   ++round_;
   return {};
 }
@@ -110,13 +129,10 @@ void Board::post_staging(const Header& header, Bytes size) {
 }
 
 Status Board::await(int peer, const Deadline& deadline) {
-  Signal& signal = *signals_[static_cast<std::size_t>(peer)];
-  return waited(wait_for(signal, round_, blocks_[0]->failure.state, deadline, patience_), round_);
+  return wait_for(std::span(signals_).subspan(static_cast<std::size_t>(peer), 1), round_, deadline);
 }
 
-Status Board::await_all(const Deadline& deadline) {
-  return waited(wait_for_all(signals_, round_, blocks_[0]->failure.state, deadline, patience_), round_);
-}
+Status Board::await_all(const Deadline& deadline) { return wait_for(signals_, round_, deadline); }
 
 Posting Board::posting_of(int peer) const {
   return blocks_[static_cast<std::size_t>(peer)]->postings[round_ % 2];
@@ -126,9 +142,11 @@ std::byte* Board::range_of(int peer, const Posting& posting) const {
   return domain_.at(members_[static_cast<std::size_t>(peer)], posting.offset, Bytes{posting.size});
 }
 
-Status Board::waited(Waited outcome, std::uint32_t round) const {
+Status Board::wait_for(std::span<Signal* const> signals, std::uint32_t round, const Deadline& deadline) {
+  Lookout lookout(*this, signals, round);
+  const Waited outcome = wait_for_all(signals, round, lookout, deadline, patience_);
   if (outcome == Waited::kReached) return {};
-  if (outcome == Waited::kStopped) return failure();
+  if (outcome == Waited::kStopped) return lookout.reason();
   std::vector<Rank> missing;
   for (int i = 0; i < size(); ++i) {
     if (!reached(signals_[static_cast<std::size_t>(i)]->value.load(std::memory_order_acquire), round))
@@ -138,19 +156,54 @@ Status Board::waited(Waited outcome, std::uint32_t round) const {
                          {.failure = Failure::kMissingRanks, .rank = rank_of(index_), .missing = missing});
 }
 
+Status Board::look_around(std::span<Signal* const> signals, std::uint32_t round) const {
+  for (int i = 0; i < size(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const Block& block = *blocks_[at];
+    // Dead first: whoever leaves says so before its process ends.
+    const bool dead = domain_.is_dead(members_[at]);
+    if (block.gone.load(std::memory_order_acquire) == 0) {
+      if (!dead) continue;
+      return Status::disconnected(
+          cat("rank ", rank_of(i), " died"),
+          {.failure = Failure::kPeerDied, .rank = rank_of(index_), .peer = rank_of(i)});
+    }
+    const bool awaited = std::find(signals.begin(), signals.end(), signals_[at]) != signals.end();
+    if (!awaited || reached(block.posted.value.load(std::memory_order_acquire), round)) continue;
+    return Status::disconnected(
+        cat("rank ", rank_of(i), " left the group after operation #",
+            block.last_sequence.load(std::memory_order_relaxed)),
+        {.failure = Failure::kDesync, .rank = rank_of(index_), .peer = rank_of(i)});
+  }
+  return {};
+}
+
+Status Board::look() const {
+  if (blocks_[0]->failure.state.load(std::memory_order_acquire) != kNothing) return failure();
+  return look_around({}, 0);
+}
+
+void Board::leave(std::uint64_t sequence) {
+  Block& own = *blocks_[static_cast<std::size_t>(index_)];
+  if (own.gone.load(std::memory_order_relaxed) != 0) return;
+  own.last_sequence.store(sequence, std::memory_order_relaxed);
+  own.gone.store(1, std::memory_order_release);
+  own.posted.nudge();
+}
+
 bool Board::fail(const Status& status) {
   auto& record = blocks_[0]->failure;
   std::uint32_t expected = kNothing;
   if (!record.state.compare_exchange_strong(expected, kWriting)) return false;
-  record.code = static_cast<std::uint32_t>(status.code());
-  record.failure = static_cast<std::uint32_t>(status.failure());
-  record.peer = status.cause().peer ? status.cause().peer->value : -1;
-  record.size = static_cast<std::uint32_t>(std::min(status.message().size(), sizeof(record.message)));
-  std::memcpy(record.message, status.message().data(), record.size);
+  const Buffer bytes = base::write_status(status);
+  record.size = static_cast<std::uint32_t>(bytes.size());
+  std::memcpy(record.bytes, bytes.data(), bytes.size());
   record.state.store(kWritten, std::memory_order_release);
   for (Signal* signal : signals_) signal->nudge();
   return true;
 }
+
+bool Board::claim_telling() { return blocks_[0]->failure.told.exchange(1) == 0; }
 
 Status Board::failure() const {
   const auto& record = blocks_[0]->failure;
@@ -164,13 +217,8 @@ Status Board::failure() const {
   // Whoever won may have died before it had written why.
   if (state != kWritten)
     return Status::aborted("the group has failed; the rank that noticed it died before it could say why");
-  Cause cause{.failure = static_cast<Failure>(
-                  std::min<std::uint32_t>(record.failure, static_cast<std::uint32_t>(Failure::kClosed)))};
-  if (record.peer >= 0) cause.peer = Rank{record.peer};
-  const auto code = static_cast<Code>(
-      std::clamp<std::uint32_t>(record.code, 1, static_cast<std::uint32_t>(Code::kInternal)));
-  return {code, std::string(record.message, std::min<std::size_t>(record.size, sizeof(record.message))),
-          std::move(cause)};
+  return base::parse_status(
+      ByteView(record.bytes).first(std::min<std::size_t>(record.size, sizeof(record.bytes))));
 }
 
 }  // namespace lockstep::transport::shm

@@ -15,14 +15,17 @@
 // posted a later round.
 //
 // Thread safety: one thread at a time runs rounds; fail() and failure() any thread, any process.
-// Errors: kTimeout names the members that are missing; once a failure is recorded every wait returns it. Then
-// the board is dead. Does not: check headers (collective/ compares fingerprints), or know the operation.
+// Errors: kTimeout names the members that are missing; kDisconnected with kPeerDied a member whose process has
+// ended, or with kDesync one that has left while it is waited for. Once a failure is recorded every wait
+// returns it, within 50 ms. Then the board is dead.
+// Does not: check headers (collective/ compares fingerprints), or know the operation.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -82,16 +85,28 @@ class Board {
   // The range that `peer` posted; nullptr if it does not lie inside its heap.
   std::byte* range_of(int peer, const Posting& posting) const;
 
+  // This member takes part in no round any more; `sequence` is the number of its last operation. Who waits
+  // for it is told. Waits for nobody; idempotent.
+  void leave(std::uint64_t sequence);
+
+  // Ok while the group can go on: no failure is recorded, and no member has died.
+  Status look() const;
+
   // The first failure is recorded, for every member; later ones are ignored. True if this was the first.
   bool fail(const Status& status);
   // The recorded failure; ok while there is none.
   Status failure() const;
+  // True for one member only: the one that tells other hosts of the failure.
+  bool claim_telling();
 
  private:
   struct Block;
+  class Lookout;
   Board(Domain& domain, const BoardOptions& options);
 
-  Status waited(Waited outcome, std::uint32_t round) const;
+  Status wait_for(std::span<Signal* const> signals, std::uint32_t round, const Deadline& deadline);
+  // Whether a member has died, or one that is waited for has left.
+  Status look_around(std::span<Signal* const> signals, std::uint32_t round) const;
 
   Domain& domain_;
   const std::vector<int> members_;

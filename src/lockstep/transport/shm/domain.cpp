@@ -1,7 +1,10 @@
 #include "lockstep/transport/shm/domain.h"
 
+#include <poll.h>
+
 #include <algorithm>
 
+#include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/transport/shm/descriptor_exchange.h"
 
@@ -13,6 +16,13 @@ std::byte* Domain::at(int index, std::uint64_t offset, Bytes size) const {
   const View& view = views_[static_cast<std::size_t>(index)];
   if (offset > view.capacity.value || size.value > view.capacity.value - offset) return nullptr;
   return view.data + offset;
+}
+
+bool Domain::is_dead(int index) const {
+  const auto i = static_cast<std::size_t>(index);
+  if (i >= processes_.size() || !processes_[i]) return false;
+  pollfd ended{.fd = processes_[i].get(), .events = POLLIN, .revents = 0};
+  return ::poll(&ended, 1, 0) == 1;
 }
 
 void Domain::retire(std::uint64_t offset, const std::atomic<std::uint32_t>& left, std::uint32_t expected) {
@@ -55,26 +65,34 @@ Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store
     domain->views_[i] = {peer->data(), peer->capacity()};
     domain->peers_.push_back(std::move(*peer));
   }
+  domain->processes_.resize(options.pids.size());
+  for (std::size_t i = 0; i < options.pids.size(); ++i) {
+    if (static_cast<int>(i) == domain->index_) continue;
+    auto process = base::open_pidfd(options.pids[i]);
+    if (!process.ok()) {
+      return process.status().with_prefix(
+          cat("rank ", options.members[i], " (process ", options.pids[i], ") cannot be watched: "));
+    }
+    domain->processes_[i] = std::move(*process);
+  }
   return domain;
 }
 
-Result<std::vector<std::unique_ptr<Domain>>> Domain::of_threads(WorldSize size, Bytes heap_capacity) {
+Result<std::vector<std::unique_ptr<Domain>>> Domain::of_threads(const std::vector<Rank>& members,
+                                                                Bytes heap_capacity) {
   std::vector<std::shared_ptr<Heap>> heaps;
-  for (int i = 0; i < size.value; ++i) {
-    LOCKSTEP_ASSIGN(Segment segment, Segment::create(cat("lockstep-heap-", i), heap_capacity));
+  for (const Rank rank : members) {
+    LOCKSTEP_ASSIGN(Segment segment, Segment::create(cat("lockstep-heap-", rank), heap_capacity));
     heaps.push_back(std::make_shared<Heap>(std::move(segment)));
   }
   std::vector<std::unique_ptr<Domain>> domains;
-  for (int i = 0; i < size.value; ++i) {
+  for (std::size_t i = 0; i < members.size(); ++i) {
     std::unique_ptr<Domain> domain(new Domain);
-    domain->index_ = i;
-    domain->heap_ = heaps[static_cast<std::size_t>(i)];
+    domain->members_ = members;
+    domain->index_ = static_cast<int>(i);
+    domain->heap_ = heaps[i];
     domain->neighbours_ = heaps;
-    for (int j = 0; j < size.value; ++j) {
-      const Heap& heap = *heaps[static_cast<std::size_t>(j)];
-      domain->members_.emplace_back(j);
-      domain->views_.push_back({heap.data(), heap.capacity()});
-    }
+    for (const auto& heap : heaps) domain->views_.push_back({heap->data(), heap->capacity()});
     domains.push_back(std::move(domain));
   }
   return domains;

@@ -19,6 +19,7 @@
 #include "lockstep/base/secret.h"
 #include "lockstep/base/status.h"
 #include "lockstep/base/types.h"
+#include "lockstep/base/unique_fd.h"
 #include "lockstep/store/store.h"
 #include "lockstep/transport/shm/heap.h"
 
@@ -28,6 +29,7 @@ struct DomainOptions {
   // Behaviour.
   std::vector<Rank> members;  // the world ranks on this host, ascending; the same list on each of them
   Rank rank;                  // one of them
+  std::vector<int> pids = {};  // of the members, for noticing a death; empty if that is not wanted
   std::string job_id;
   std::uint64_t epoch = 0;
   Secret secret = Secret::insecure();
@@ -42,8 +44,8 @@ class Domain {
   static Result<std::unique_ptr<Domain>> join(const DomainOptions& options, store::Store& store,
                                               const Deadline& deadline);
   // For ranks that are threads of one process: all of them at once, over one mapping per heap.
-  static Result<std::vector<std::unique_ptr<Domain>>> of_threads(WorldSize size,
-                                                                 Bytes heap_capacity = Bytes::gib(16));
+  static Result<std::vector<std::unique_ptr<Domain>>> of_threads(const std::vector<Rank>& members,
+                                                                 Bytes heap_capacity);
 
   ~Domain();
   Domain(const Domain&) = delete;
@@ -53,6 +55,9 @@ class Domain {
   int index() const { return index_; }
   int size() const { return static_cast<int>(members_.size()); }
   Rank rank_of(int index) const { return members_[static_cast<std::size_t>(index)]; }
+
+  // True once the member's process has ended, however; false if it has no process of its own.
+  bool is_dead(int index) const;
 
   Heap& heap() { return *heap_; }
   // Frees a range of our heap once `left` has come to `expected`: peers count it up when they have done with
@@ -79,6 +84,7 @@ class Domain {
   std::shared_ptr<Heap> heap_;  // shared with the domains of the other threads, which only keep it alive
   std::vector<View> views_;     // by index, our own included
   std::vector<Segment> peers_;  // the mappings behind the views of other processes
+  std::vector<UniqueFd> processes_;  // pidfds, by index; an empty one where none is watched
   std::vector<std::shared_ptr<Heap>> neighbours_;  // the heaps behind the views of other threads
   Mutex mutex_;
   std::vector<Retired> retired_ LOCKSTEP_GUARDED_BY(mutex_);

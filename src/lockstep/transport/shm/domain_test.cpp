@@ -68,7 +68,7 @@ TEST(Domain, EveryMemberSeesEveryHeap) {
 }
 
 TEST(Domain, AnOffsetOutsideAHeapHasNoPlace) {
-  auto domains = Domain::of_threads(WorldSize{2}, Bytes::mib(1));
+  auto domains = Domain::of_threads({Rank{0}, Rank{1}}, Bytes::mib(1));
   ASSERT_OK(domains.status());
   const Domain& domain = *(*domains)[0];
   EXPECT_NE(domain.at(1, 0, Bytes::mib(1)), nullptr);

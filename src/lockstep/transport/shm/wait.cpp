@@ -62,9 +62,8 @@ Patience Patience::for_occupancy(WorldSize ranks, int cores) {
   return {.spin = {}, .pauses = 50, .yields = 100};
 }
 
-Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target,
-                    const std::atomic<std::uint32_t>& stop, const Deadline& deadline,
-                    const Patience& patience) {
+Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target, Watch& watch,
+                    const Deadline& deadline, const Patience& patience) {
   std::size_t next = 0;  // all before it have reached the target
   const auto all_reached = [&] {
     while (next < signals.size() && reached(signals[next]->value.load(std::memory_order_acquire), target))
@@ -91,17 +90,11 @@ Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target,
     if (all_reached()) return Waited::kReached;
   }
   while (!all_reached()) {
-    if (stop.load(std::memory_order_acquire) != 0) return Waited::kStopped;
+    if (watch.stop()) return Waited::kStopped;
     if (deadline.expired()) return Waited::kTimeout;
     sleep_below(*signals[next], target, deadline);
   }
   return Waited::kReached;
-}
-
-Waited wait_for(Signal& signal, std::uint32_t target, const std::atomic<std::uint32_t>& stop,
-                const Deadline& deadline, const Patience& patience) {
-  Signal* const one = &signal;
-  return wait_for_all({&one, 1}, target, stop, deadline, patience);
 }
 
 }  // namespace lockstep::transport::shm

@@ -33,7 +33,7 @@ struct alignas(128) Signal {
 
   // Publishes `next`, and everything written before it, and wakes whoever sleeps.
   void raise(std::uint32_t next);
-  // Wakes sleepers without a change, so that they look at their `stop` word.
+  // Wakes sleepers without a change, so that they look at their watch.
   void nudge();
 };
 static_assert(sizeof(Signal) == 128 && std::atomic<std::uint32_t>::is_always_lock_free);
@@ -50,13 +50,18 @@ struct Patience {
 
 enum class Waited : std::uint8_t { kReached, kTimeout, kStopped };
 
-// Until the signal reaches `target`, `stop` is not zero, or the deadline. A sleeper looks at `stop` at least
-// every 50 ms; nudge() makes it look at once, unless it was just about to sleep.
-Waited wait_for(Signal& signal, std::uint32_t target, const std::atomic<std::uint32_t>& stop,
-                const Deadline& deadline, const Patience& patience);
-// The same for all of them. On a timeout the caller looks for itself who is missing.
-Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target,
-                    const std::atomic<std::uint32_t>& stop, const Deadline& deadline,
-                    const Patience& patience);
+// What a wait looks after before it sleeps, and at least every 50 ms while it does.
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  // True if there is no sense in waiting any longer.
+  virtual bool stop() = 0;
+};
+
+// Until all signals have reached `target`, the watch says stop, or the deadline. nudge() makes a sleeper look
+// at its watch at once, unless it was just about to sleep. On a timeout the caller looks for itself who is
+// missing.
+Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target, Watch& watch,
+                    const Deadline& deadline, const Patience& patience);
 
 }  // namespace lockstep::transport::shm

@@ -16,6 +16,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
+struct Flag final : Watch {
+  std::atomic<bool> raised = false;
+  bool stop() override { return raised; }
+};
+
+Waited wait_for(Signal& signal, std::uint32_t target, Watch& watch, const Deadline& deadline,
+                const Patience& patience) {
+  Signal* const one = &signal;
+  return wait_for_all({&one, 1}, target, watch, deadline, patience);
+}
+
 // One that spins, one for more ranks than cores, and one that sleeps at once.
 const Patience kEvery[] = {
     Patience::for_occupancy(WorldSize{2}, 2), Patience::for_occupancy(WorldSize{8}, 2), {}};
@@ -32,7 +43,7 @@ TEST(Signal, PingPongBetweenThreadsLosesNoWakeUp) {
   for (const Patience& patience : kEvery) {
     Signal ping{};
     Signal pong{};
-    const std::atomic<std::uint32_t> stop{0};
+    Flag stop;
     const Deadline deadline = Clock::steady().in(30s);
     constexpr std::uint32_t kRounds = 2000;
     std::thread other([&] {
@@ -51,7 +62,7 @@ TEST(Signal, PingPongBetweenThreadsLosesNoWakeUp) {
 
 TEST(Signal, WhatWasWrittenBeforeARaiseIsSeenAfterTheWait) {
   Signal signal{};
-  const std::atomic<std::uint32_t> stop{0};
+  Flag stop;
   std::uint64_t payload = 0;  // plain: the thread sanitizer would see a missing order
   std::thread writer([&] {
     payload = 42;
@@ -66,7 +77,7 @@ TEST(Signal, AllMustHaveReachedIt) {
   std::vector<Signal> signals(5);
   std::vector<Signal*> pointers;
   for (Signal& signal : signals) pointers.push_back(&signal);
-  const std::atomic<std::uint32_t> stop{0};
+  Flag stop;
   std::vector<std::thread> writers;
   for (Signal& signal : signals) writers.emplace_back([&signal] { signal.raise(3); });
   EXPECT_EQ(wait_for_all(pointers, 3, stop, Clock::steady().in(30s), {}), Waited::kReached);
@@ -76,7 +87,7 @@ TEST(Signal, AllMustHaveReachedIt) {
 
 TEST(Signal, TheDeadlineEndsAWait) {
   lockstep::testing::FakeClock clock;
-  const std::atomic<std::uint32_t> stop{0};
+  Flag stop;
   Signal signal{};
   const Deadline deadline = clock.in(1h);
   std::thread mover([&] { clock.advance(2h); });
@@ -86,11 +97,11 @@ TEST(Signal, TheDeadlineEndsAWait) {
 }
 
 TEST(Signal, AStopEndsAWaitAtOnceWhenItIsNudged) {
-  std::atomic<std::uint32_t> stop{0};
+  Flag stop;
   Signal signal{};
   std::thread stopper([&] {
     while (signal.sleepers.load() == 0) std::this_thread::yield();
-    stop = 1;
+    stop.raised = true;
     signal.nudge();
   });
   EXPECT_EQ(wait_for(signal, 1, stop, Clock::steady().in(30s), {}), Waited::kStopped);
@@ -101,7 +112,7 @@ TEST(Signal, WakesAnotherProcess) {
   void* const shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   auto* signals = static_cast<Signal*>(shared);
-  const std::atomic<std::uint32_t> stop{0};
+  Flag stop;
   const pid_t child = ::fork();
   if (child == 0) {
     const Waited waited = wait_for(signals[0], 1, stop, Clock::steady().in(30s), {});

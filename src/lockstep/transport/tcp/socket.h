@@ -54,7 +54,4 @@ class Socket {
   std::shared_ptr<State> state_;
 };
 
-// What a failed send or recv means, for a connection that was up.
-Status connection_lost(int error);
-
 }  // namespace lockstep::transport::tcp

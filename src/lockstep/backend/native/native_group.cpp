@@ -1,0 +1,153 @@
+#include "lockstep/backend/native/native_group.h"
+
+#include <new>
+
+#include "lockstep/base/fork_guard.h"
+#include "lockstep/base/text.h"
+#include "lockstep/collective/execute.h"
+
+namespace lockstep::backend {
+namespace {
+
+// A call whose lists of buffers are its own.
+struct HeldCall {
+  HeldCall(const Call& given, std::shared_ptr<const void> kept)
+      : call(given),
+        inputs(given.inputs.begin(), given.inputs.end()),
+        outputs(given.outputs.begin(), given.outputs.end()),
+        keep(std::move(kept)) {
+    call.inputs = inputs;
+    call.outputs = outputs;
+  }
+  Call call;
+  const std::vector<ByteView> inputs;
+  const std::vector<ByteSpan> outputs;
+  const std::shared_ptr<const void> keep;
+};
+
+}  // namespace
+
+NativeGroup::NativeGroup(NativeGroupParts parts, const Clock& clock)
+    : parts_(std::move(parts)), clock_(clock), timeout_(parts_.timeout), queue_(clock) {}
+
+NativeGroup::~NativeGroup() {
+  if (in_forked_child()) {
+    // What it holds is the parent's, and shared with the parent's peers.
+    static_cast<void>(parts_.communicator.release());
+    return;
+  }
+  const Status destroyed =
+      Status::aborted(cat("rank ", parts_.rank, " destroyed the group ", base::quoted(parts_.name)),
+                      {.failure = Failure::kClosed, .group = parts_.name});
+  queue_.fail(destroyed);
+  if (parts_.communicator) {
+    if (queue_.busy()) parts_.communicator->fail_from_outside(destroyed);
+    queue_.run_alone([this] { parts_.communicator->leave(queue_.last_sequence()); });
+  }
+  if (parts_.on_leave) parts_.on_leave();
+}
+
+Rank NativeGroup::world_rank(Rank member) const {
+  return parts_.members.at(static_cast<std::size_t>(member.value));
+}
+
+bool NativeGroup::in_forked_child() const { return base::fork_generation() != parts_.fork_generation; }
+
+Deadline NativeGroup::deadline_of(const OpOptions& options) const {
+  return options.deadline ? *options.deadline : clock_.in(timeout_.load());
+}
+
+Status NativeGroup::admit(const Call& call) const {
+  if (in_forked_child()) {
+    return Status::invalid(cat(collective::name_of(call.kind),
+                               " in a process that was forked after its group ", base::quoted(parts_.name),
+                               " was made: the group belongs to the parent. Join a world of your own here."),
+                           {.failure = Failure::kForked, .rank = parts_.rank, .group = parts_.name});
+  }
+  return collective::check(call, parts_.rank, size());
+}
+
+Status NativeGroup::run(const Call& call, const OpOptions& options) {
+  LOCKSTEP_TRY(admit(call));
+  const Deadline deadline = deadline_of(options);
+  return queue_.run([&](std::uint64_t sequence) { return perform(call, sequence, deadline); });
+}
+
+WorkPtr NativeGroup::start(const Call& call, const OpOptions& options) {
+  if (const Status admitted = admit(call); !admitted.ok()) return queue_.ended(admitted);
+  const Deadline deadline = deadline_of(options);
+  // Shared because a std::function can be copied.
+  const auto held = std::make_shared<const HeldCall>(call, options.keep);
+  return queue_.start(
+      [this, held, deadline](std::uint64_t sequence) { return perform(held->call, sequence, deadline); },
+      deadline);
+}
+
+Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Deadline& deadline) {
+  if (!parts_.communicator) {
+    collective::execute_alone(call);
+    return {};
+  }
+  Status status;
+  try {
+    status = collective::execute(*parts_.communicator, call,
+                                 collective::fingerprint_of(call, parts_.id, sequence), deadline);
+  } catch (const std::bad_alloc&) {
+    status = parts_.communicator->fail(Status::internal(
+        cat("rank ", parts_.rank, ": ", collective::name_of(call.kind), " #", sequence, " is out of memory"),
+        {.failure = Failure::kNoMemory, .rank = parts_.rank, .sequence = sequence}));
+  }
+  if (status.ok()) return status;
+  Cause cause = status.cause();
+  cause.group = parts_.name;
+  return status.with_cause(std::move(cause));
+}
+
+Status NativeGroup::monitored_barrier(const OpOptions& options) {
+  LOCKSTEP_TRY(admit({.kind = OpKind::kMonitoredBarrier}));
+  const Deadline deadline = deadline_of(options);
+  return queue_.run([&](std::uint64_t sequence) {
+    return parts_.communicator ? meet_in_store(sequence, deadline) : Status();
+  });
+}
+
+Status NativeGroup::meet_in_store(std::uint64_t sequence, const Deadline& deadline) {
+  LOCKSTEP_TRY(parts_.communicator->failure());
+  const std::string prefix = cat("monitored_barrier/", parts_.id, "/", sequence, "/");
+  std::vector<std::string> keys;
+  for (int i = 0; i < size().value; ++i) keys.push_back(cat(prefix, i));
+  const auto own = static_cast<std::size_t>(parts_.rank.value);
+  // A call of the store may take a little longer than the barrier itself.
+  LOCKSTEP_TRY(parts_.store->set(keys[own], bytes_of("here"), clock_.in(store::kDefaultTimeout)));
+  Status waited = parts_.store->wait(keys, deadline);
+  if (waited.code() != Code::kTimeout) return waited;
+  std::vector<Rank> missing;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    LOCKSTEP_ASSIGN(const bool here, parts_.store->check({&keys[i], 1}, clock_.in(store::kDefaultTimeout)));
+    if (!here) missing.push_back(parts_.members[i]);
+  }
+  if (missing.empty()) return {};
+  return Status::timeout(
+      cat("rank ", parts_.members[own], ": monitored_barrier #", sequence, " of ", base::quoted(parts_.name),
+          ": rank ", base::ranks_text(missing), " did not come"),
+      {.failure = Failure::kMissingRanks,
+       .rank = parts_.members[own],
+       .op = "monitored_barrier",
+       .sequence = sequence,
+       .group = parts_.name,
+       .missing = missing});
+}
+
+Status NativeGroup::failure() const {
+  return parts_.communicator ? parts_.communicator->failure() : Status();
+}
+
+void NativeGroup::abort(const Status& why) {
+  if (in_forked_child()) return;
+  queue_.fail(why);
+  if (!parts_.communicator) return;
+  parts_.communicator->fail_from_outside(why);
+  queue_.run_alone([this, &why] { (void)parts_.communicator->fail(why); });
+}
+
+}  // namespace lockstep::backend

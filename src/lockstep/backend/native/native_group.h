@@ -1,0 +1,67 @@
+// A group of ranks over shared memory and TCP: Backend on a Communicator.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/backend/backend.h"
+#include "lockstep/backend/op_queue.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/store/store.h"
+#include "lockstep/transport/communicator.h"
+
+namespace lockstep::backend {
+
+// What a group is made of.
+struct NativeGroupParts {
+  std::string name;
+  std::uint64_t id = 0;  // tells groups and epochs apart
+  Rank rank;             // in the group
+  std::vector<Rank> members;
+  Duration timeout = kDefaultOpTimeout;
+  // Nothing for a group of one.
+  std::unique_ptr<transport::Communicator> communicator;
+  std::shared_ptr<store::Store> store;  // shared with the world; for monitored_barrier
+  std::function<void()> on_leave;       // afterwards nothing outside refers to the communicator
+  std::uint64_t fork_generation = 0;
+};
+
+class NativeGroup final : public Backend {
+ public:
+  NativeGroup(NativeGroupParts parts, const Clock& clock);
+  ~NativeGroup() override;
+
+  Rank rank() const override { return parts_.rank; }
+  WorldSize size() const override { return WorldSize{static_cast<int>(parts_.members.size())}; }
+  const std::string& name() const override { return parts_.name; }
+  Rank world_rank(Rank member) const override;
+
+  Status run(const Call& call, const OpOptions& options) override;
+  WorkPtr start(const Call& call, const OpOptions& options) override;
+  Status monitored_barrier(const OpOptions& options) override;
+
+  Duration timeout() const override { return timeout_.load(); }
+  void set_timeout(Duration timeout) override { timeout_ = timeout; }
+  std::uint64_t sequence() const override { return queue_.last_sequence(); }
+
+  Status failure() const override;
+  void abort(const Status& why) override;
+
+ private:
+  Status admit(const Call& call) const;
+  bool in_forked_child() const;
+  Deadline deadline_of(const OpOptions& options) const;
+  Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
+  Status meet_in_store(std::uint64_t sequence, const Deadline& deadline);
+
+  NativeGroupParts parts_;
+  const Clock& clock_;
+  std::atomic<Duration> timeout_;
+  OpQueue queue_;
+};
+
+}  // namespace lockstep::backend

@@ -1,0 +1,285 @@
+#include "lockstep/backend/native/native_world.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/base/check.h"
+#include "lockstep/base/crypto.h"
+#include "lockstep/base/fork_guard.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/process.h"
+#include "lockstep/base/text.h"
+#include "lockstep/collective/spanning.h"
+
+namespace lockstep::backend {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::Communicator;
+using transport::Layout;
+using transport::link::Door;
+using transport::link::Links;
+using transport::shm::Board;
+using transport::shm::Domain;
+using transport::shm::Segment;
+
+constexpr Logger kLog("backend");
+constexpr Duration kLinkSpin = 50us;
+
+// Equal for ranks that share memory.
+std::vector<int> label_hosts(const store::Members& members) {
+  std::vector<int> labels;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    std::size_t first = 0;
+    while (!members[first].host.same_host(members[i].host)) ++first;
+    labels.push_back(static_cast<int>(first));
+  }
+  return labels;
+}
+
+std::uint64_t number_of(std::string_view text) {
+  const base::Digest digest = base::sha256(bytes_of(text));
+  std::uint64_t number = 0;
+  std::memcpy(&number, digest.data(), sizeof(number));
+  return number;
+}
+
+// Whether a rank can have so much shared memory; gives it back at once.
+Status probe_shared_memory(Bytes size) {
+  LOCKSTEP_ASSIGN(Segment segment, Segment::create("lockstep-probe", size));
+  return segment.reserve(0, size);
+}
+
+transport::Identity identity_of(const Rendezvous& rendezvous) {
+  return {.job_id = rendezvous.job_id,
+          .epoch = rendezvous.epoch,
+          .secret = rendezvous.secret,
+          .rank = rendezvous.rank,
+          .world = rendezvous.world_size};
+}
+
+Result<std::vector<base::SocketAddress>> parse_addresses(std::string_view text) {
+  std::vector<base::SocketAddress> addresses;
+  for (const std::string& part : base::split(text, ' ')) {
+    LOCKSTEP_ASSIGN(const base::Endpoint endpoint, base::parse_endpoint(part));
+    LOCKSTEP_ASSIGN(addresses.emplace_back(), base::SocketAddress::parse(endpoint.host, endpoint.port));
+  }
+  return addresses;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<NativeWorld>> NativeWorld::make(const WorldOptions& options, Rendezvous rendezvous,
+                                                       const Clock& clock) {
+  std::unique_ptr<NativeWorld> world(new NativeWorld(options, std::move(rendezvous), clock));
+  LOCKSTEP_TRY(world->set_up());
+  return world;
+}
+
+NativeWorld::NativeWorld(const WorldOptions& options, Rendezvous rendezvous, const Clock& clock)
+    : options_(options),
+      clock_(clock),
+      rendezvous_(std::move(rendezvous)),
+      fork_generation_(base::fork_generation()) {}
+
+NativeWorld::~NativeWorld() {
+  all_.reset();
+  if (base::fork_generation() != fork_generation_) return;  // each of its parts knows what is the parent's
+  LOCKSTEP_CHECK(groups_ == 0, "a World was destroyed before its groups");
+}
+
+Status NativeWorld::set_up() {
+  if (size().value > 1) {
+    host_of_ = label_hosts(rendezvous_.members);
+    const Deadline deadline = clock_.in(rendezvous_.store->timeout());
+    LOCKSTEP_TRY(share_memory(deadline));
+    const bool one_host =
+        std::all_of(host_of_.begin(), host_of_.end(), [&](int host) { return host == host_of_[0]; });
+    if (!one_host) LOCKSTEP_TRY(open_door(deadline));
+  }
+  std::vector<Rank> everyone;
+  for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
+  LOCKSTEP_ASSIGN(all_, new_group(everyone, {.name = "world", .timeout = options_.timeout}));
+  return {};
+}
+
+// Whether this rank can have shared memory is agreed with its neighbours before any of them relies on it.
+Status NativeWorld::share_memory(const Deadline& deadline) {
+  transport::shm::DomainOptions options{.members = {},
+                                        .rank = rank(),
+                                        .job_id = rendezvous_.job_id,
+                                        .epoch = rendezvous_.epoch,
+                                        .secret = rendezvous_.secret};
+  std::vector<std::string> keys;
+  const int own_host = host_of_[static_cast<std::size_t>(rank().value)];
+  for (int i = 0; i < size().value; ++i) {
+    if (host_of_[static_cast<std::size_t>(i)] != own_host) continue;
+    options.members.emplace_back(i);
+    options.pids.push_back(rendezvous_.members[static_cast<std::size_t>(i)].pid);
+    keys.push_back(cat("shared_memory/", i));
+  }
+  // What the world's own group needs.
+  const Status can = probe_shared_memory(Bytes{2 * options_.staging.value});
+  store::Store& store = *rendezvous_.store;
+  LOCKSTEP_TRY(store.set(cat("shared_memory/", rank()), bytes_of(can.message()), deadline));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store.multi_get(keys, deadline));
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i].empty()) continue;
+    const std::string why =
+        cat("rank ", options.members[i], " cannot have shared memory: ", text_of(answers[i]));
+    if (options_.without_shared_memory == WithoutSharedMemory::kFail) {
+      return Status(Code::kUnsupported,
+                    cat(why, ". Give it more, or choose WithoutSharedMemory::kUseTcp to do without."),
+                    {.failure = Failure::kNoSpace, .peer = options.members[i]});
+    }
+    kLog.warn(cat(why, "; its host uses TCP instead."));
+    for (const Rank member : options.members)
+      host_of_[static_cast<std::size_t>(member.value)] = size().value + member.value;
+    options.pids.clear();
+    options.members = {rank()};
+    break;
+  }
+  LOCKSTEP_ASSIGN(domain_, Domain::join(options, store, deadline));
+  return {};
+}
+
+Status NativeWorld::open_door(const Deadline& deadline) {
+  const bool insecure = rendezvous_.secret.is_insecure();
+  LOCKSTEP_ASSIGN(door_,
+                  Door::open({.identity = identity_of(rendezvous_),
+                              .addresses = rendezvous_.addresses,
+                              // A rendezvous without a secret over a network was told that it may.
+                              .open_to_all = insecure ? store::OpenToAll::kAllow : store::OpenToAll::kRefuse},
+                             clock_));
+  std::vector<std::string> texts;
+  for (const base::SocketAddress& address : door_->addresses()) texts.push_back(address.text());
+  store::Store& store = *rendezvous_.store;
+  LOCKSTEP_TRY(store.set(cat("door/", rank()), bytes_of(base::join(texts, " ")), deadline));
+  std::vector<std::string> keys;
+  for (int i = 0; i < size().value; ++i) keys.push_back(cat("door/", i));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store.multi_get(keys, deadline));
+  for (const Buffer& answer : answers) {
+    LOCKSTEP_ASSIGN(doors_.emplace_back(), parse_addresses(text_of(answer)));
+  }
+  return {};
+}
+
+std::string NativeWorld::make_name(const std::vector<Rank>& members) {
+  const MutexLock lock(mutex_);
+  const int count = ++made_[members];
+  std::vector<Rank> sorted = members;
+  std::sort(sorted.begin(), sorted.end());
+  return cat("ranks ", base::ranks_text(sorted), " #", count);
+}
+
+Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>& members,
+                                                        const GroupOptions& options) {
+  if (base::fork_generation() != fork_generation_)
+    return Status::invalid("a group was asked of a world that belongs to the parent of this forked process",
+                           {.failure = Failure::kForked, .rank = rank()});
+  const auto own = std::find(members.begin(), members.end(), rank());
+  if (own == members.end())
+    return Status::invalid(
+        cat("rank ", rank(), " makes a group that it is not a member of; its members alone make it"),
+        {.rank = rank()});
+  std::vector<Rank> sorted = members;
+  std::sort(sorted.begin(), sorted.end());
+  const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+  if (twice || !size().contains(sorted.front()) || !size().contains(sorted.back()))
+    return Status::invalid(cat("the members of a group are different ranks below ", size()),
+                           {.rank = rank()});
+
+  NativeGroupParts parts{.name = options.name ? *options.name : make_name(members),
+                         .rank = Rank(static_cast<int>(own - members.begin())),
+                         .members = members,
+                         .timeout = options.timeout,
+                         .store = rendezvous_.store,
+                         .fork_generation = fork_generation_};
+  std::string identity = cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', parts.name);
+  for (const Rank member : members) identity += cat('/', member);
+  parts.id = number_of(identity);
+  if (members.size() > 1) {
+    LOCKSTEP_ASSIGN(parts.communicator, connect(parts.id, parts.rank.value, members));
+  }
+  ++groups_;
+  parts.on_leave = [this, id = parts.id] {
+    if (door_) door_->forget(id);
+    --groups_;
+  };
+  return std::unique_ptr<Backend>(std::make_unique<NativeGroup>(std::move(parts), clock_));
+}
+
+Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int position,
+                                                           const std::vector<Rank>& members) {
+  std::vector<int> labels;
+  for (const Rank member : members) labels.push_back(host_of_[static_cast<std::size_t>(member.value)]);
+  Layout layout = Layout::of(std::span<const int>(labels));
+  transport::shm::BoardOptions options{
+      .name = base::hex(std::as_bytes(std::span(&id, 1))),
+      .members = {},
+      .staging = options_.staging,
+      .patience = transport::shm::Patience::for_occupancy(rendezvous_.local_size, base::usable_cores())};
+  const std::vector<int>& here = layout.neighbours_of(position);
+  for (const int at : here) {
+    int index = 0;
+    while (domain_->rank_of(index) != members[static_cast<std::size_t>(at)]) ++index;
+    options.members.push_back(index);
+  }
+  options.name += cat('.', here.front());  // one board per host
+  const Deadline deadline = clock_.in(rendezvous_.store->timeout());
+  LOCKSTEP_ASSIGN(std::unique_ptr<Board> board, Board::make(*domain_, options, *rendezvous_.store, deadline));
+  if (layout.host_count() == 1)
+    return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board), nullptr);
+
+  Board& on_host = *board;
+  std::vector<std::vector<base::SocketAddress>> addresses;
+  for (const Rank member : members) addresses.push_back(doors_[static_cast<std::size_t>(member.value)]);
+  LOCKSTEP_ASSIGN(std::shared_ptr<transport::link::Inbox> inbox, door_->inbox(id));
+  auto links = std::make_unique<Links>(
+      transport::link::LinksOptions{
+          .group = id,
+          .identity = identity_of(rendezvous_),
+          .position = position,
+          .ranks = members,
+          .addresses = std::move(addresses),
+          .protection = options_.privacy == Privacy::kEncrypt ? transport::Protection::kSealed
+                                                              : transport::Protection::kIntegrity,
+          .look = [&on_host] { return on_host.look(); },
+          .describe =
+              [own = rank()](Rank peer, const auto& mismatch) {
+                return collective::describe_mismatch(own, peer, mismatch);
+              },
+          .streams = options_.streams,
+          .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero()},
+      std::move(inbox));
+  door_->listen_for_news(id, [&on_host](const Status& news) { (void)on_host.fail(news); });
+  return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board),
+                                        std::move(links));
+}
+
+Result<SharedMemory> NativeWorld::allocate(Bytes size) {
+  if (!domain_) {
+    const auto memory = std::make_shared<Buffer>(size.value);
+    return SharedMemory{.bytes = *memory, .owner = memory};
+  }
+  LOCKSTEP_ASSIGN(const transport::shm::Heap::Range range, domain_->heap().allocate(size));
+  std::shared_ptr<const void> owner(
+      range.data, [domain = domain_, offset = range.offset](const void*) { domain->heap().free(offset); });
+  return SharedMemory{.bytes = {range.data, size.value}, .owner = std::move(owner)};
+}
+
+Result<std::unique_ptr<World>> World::join(const WorldOptions& options, const Environment& environment) {
+  const Clock& clock = Clock::steady();
+  LOCKSTEP_ASSIGN(Rendezvous rendezvous, store::rendezvous(options.rendezvous, environment, clock));
+  LOCKSTEP_ASSIGN(std::unique_ptr<World> world, NativeWorld::make(options, std::move(rendezvous), clock));
+  return world;
+}
+
+Result<std::unique_ptr<World>> World::join(const WorldOptions& options) {
+  LOCKSTEP_ASSIGN(const Environment environment, Environment::read());
+  return join(options, environment);
+}
+
+}  // namespace lockstep::backend

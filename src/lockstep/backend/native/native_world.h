@@ -1,0 +1,56 @@
+// A World over shared memory and TCP. Made by World::join().
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/backend/native/native_group.h"
+#include "lockstep/backend/world.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/transport/link/door.h"
+#include "lockstep/transport/shm/domain.h"
+
+namespace lockstep::backend {
+
+class NativeWorld final : public World {
+ public:
+  static Result<std::unique_ptr<NativeWorld>> make(const WorldOptions& options, Rendezvous rendezvous,
+                                                   const Clock& clock);
+  ~NativeWorld() override;
+
+  const Rendezvous& rendezvous() const override { return rendezvous_; }
+  Backend& group() override { return *all_; }
+  Result<std::unique_ptr<Backend>> new_group(const std::vector<Rank>& members,
+                                             const GroupOptions& options) override;
+  Result<SharedMemory> allocate(Bytes size) override;
+
+ private:
+  NativeWorld(const WorldOptions& options, Rendezvous rendezvous, const Clock& clock);
+
+  Status set_up();
+  Status share_memory(const Deadline& deadline);
+  Status open_door(const Deadline& deadline);
+  Result<std::unique_ptr<transport::Communicator>> connect(std::uint64_t id, int position,
+                                                           const std::vector<Rank>& members);
+  // For groups without one: the same on all members, and no two groups have the same.
+  std::string make_name(const std::vector<Rank>& members);
+
+  const WorldOptions options_;
+  const Clock& clock_;
+  Rendezvous rendezvous_;
+  const std::uint64_t fork_generation_;
+  std::vector<int> host_of_;  // by rank; equal for ranks that share memory
+  // Shared with the memory that allocate() has given out.
+  std::shared_ptr<transport::shm::Domain> domain_;
+  std::unique_ptr<transport::link::Door> door_;
+  std::vector<std::vector<base::SocketAddress>> doors_;  // by rank
+  Mutex mutex_;
+  std::map<std::vector<Rank>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::atomic<int> groups_ = 0;
+  std::unique_ptr<Backend> all_;
+};
+
+}  // namespace lockstep::backend

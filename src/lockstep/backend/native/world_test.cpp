@@ -1,0 +1,229 @@
+// Worlds of real processes on one host.
+#include "lockstep/backend/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <vector>
+
+#include "lockstep/backend/operations.h"
+#include "lockstep/base/text.h"
+#include "lockstep/testing/process_world.h"
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::backend {
+namespace {
+
+using namespace std::chrono_literals;
+using lockstep::testing::ProcessWorld;
+using lockstep::testing::StatusIs;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::unique_ptr<World> join(const SpawnedRank& rank, const WorldOptions& options = {}) {
+  auto world = World::join(options, rank.environment);
+  EXPECT_OK(world.status());
+  return world.ok() ? std::move(*world) : nullptr;
+}
+
+bool all_are(std::span<const float> data, float value) {
+  return std::all_of(data.begin(), data.end(), [value](float number) { return number == value; });
+}
+
+// Counts ranks that came to the end of a test in which another one dies.
+class Survivors {
+ public:
+  Survivors()
+      : count_(static_cast<std::atomic<int>*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE,
+                                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~Survivors() { ::munmap(count_, sizeof(int)); }
+  Survivors(const Survivors&) = delete;
+  Survivors& operator=(const Survivors&) = delete;
+  // The world asks those that are left to end; they may finish first.
+  static void stay() { (void)::signal(SIGTERM, SIG_IGN); }
+  void add() { ++*count_; }
+  int count() const { return *count_; }
+
+ private:
+  std::atomic<int>* const count_;
+};
+
+TEST(World, OfOneNeedsNobody) {
+  auto world = World::join({}, Environment{});
+  ASSERT_OK(world.status());
+  std::vector<float> data{1, 2, 3};
+  EXPECT_OK(all_reduce((*world)->group(), std::span(data)));
+  EXPECT_THAT(data, ElementsAre(1, 2, 3));
+  EXPECT_OK(barrier((*world)->group()));
+  EXPECT_OK((*world)->group().monitored_barrier());
+  std::vector<float> copy(3);
+  EXPECT_OK(all_gather((*world)->group(), std::span<const float>(data), std::span(copy)));
+  EXPECT_THAT(copy, ElementsAre(1, 2, 3));
+}
+
+TEST(World, ReducesOnEveryRank) {
+  for (const int size : {2, 3, 8}) {
+    EXPECT_OK(ProcessWorld{size}.run([size](const SpawnedRank& rank) {
+      const auto world = join(rank);
+      ASSERT_TRUE(world);
+      for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20}) {
+        std::vector<float> data(count, static_cast<float>(rank.rank.value + 1));
+        ASSERT_OK(all_reduce(world->group(), std::span(data)));
+        ASSERT_TRUE(all_are(data, static_cast<float>(size * (size + 1) / 2)));
+        auto memory = world->allocate(Bytes{count * sizeof(float)});
+        ASSERT_OK(memory.status());
+        const std::span shared(reinterpret_cast<float*>(memory->bytes.data()), count);
+        std::fill(shared.begin(), shared.end(), static_cast<float>(rank.rank.value));
+        ASSERT_OK(all_reduce(world->group(), shared, ReduceOp::kMax));
+        ASSERT_TRUE(all_are(shared, static_cast<float>(size - 1)));
+      }
+    }));
+  }
+}
+
+TEST(World, GroupsAreMadeByTheirMembersAlone) {
+  EXPECT_OK(ProcessWorld{5}.run([](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    const bool even = rank.rank.value % 2 == 0;
+    const std::vector<Rank> members =
+        even ? std::vector{Rank{4}, Rank{0}, Rank{2}} : std::vector{Rank{1}, Rank{3}};
+    auto group = world->new_group(members);
+    ASSERT_OK(group.status());
+    EXPECT_EQ((*group)->size().value, even ? 3 : 2);
+    EXPECT_EQ((*group)->world_rank((*group)->rank()), rank.rank);
+    std::vector<int> data{rank.rank.value};
+    ASSERT_OK(all_reduce(**group, std::span(data)));
+    EXPECT_THAT(data, ElementsAre(even ? 6 : 4));
+    // Its root is a rank in the group: 4 is rank 0 of the even ones.
+    ASSERT_OK(broadcast(**group, std::span(data), Rank{0}));
+    auto again = world->new_group(members);
+    ASSERT_OK(again.status());
+    ASSERT_OK(barrier(**again));
+    EXPECT_THAT(world->new_group({Rank{(rank.rank.value + 1) % 5}}).status(),
+                StatusIs(Code::kInvalid, HasSubstr("not a member")));
+  }));
+}
+
+TEST(World, AsynchronousOperationsRunInOrderAndKeepTheirBytes) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    std::vector<WorkPtr> works;
+    std::vector<std::shared_ptr<std::vector<float>>> buffers;
+    for (int i = 0; i < 20; ++i) {
+      buffers.push_back(std::make_shared<std::vector<float>>(1000, 1.F));
+      const ByteSpan bytes = bytes_of(*buffers.back());
+      works.push_back(
+          world->group().start({.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .outputs = {&bytes, 1}},
+                               {.keep = buffers.back()}));
+    }
+    std::vector<float> last{1};
+    ASSERT_OK(all_reduce(world->group(), std::span(last)));
+    for (const WorkPtr& work : works) EXPECT_TRUE(work->is_success());
+    for (const auto& buffer : buffers) EXPECT_THAT(*buffer, Each(3.F));
+    EXPECT_EQ(world->group().sequence(), 21U);
+    EXPECT_THAT(buffers, Each(::testing::Property(&std::shared_ptr<std::vector<float>>::use_count, 1)));
+  }));
+}
+
+TEST(World, ARankThatDiesIsNamedByAllOthers) {
+  Survivors survivors;
+  const Status status = ProcessWorld{4}.run([&survivors](const SpawnedRank& rank) {
+    Survivors::stay();
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank.value == 2) ::kill(::getpid(), SIGKILL);
+    std::vector<float> data(1 << 20);
+    const Status died = all_reduce(world->group(), std::span(data));
+    EXPECT_THAT(died, StatusIs(Code::kDisconnected, HasSubstr("rank 2 died")));
+    EXPECT_EQ(died.failure(), Failure::kPeerDied);
+    EXPECT_EQ(died.cause().peer, Rank{2});
+    EXPECT_EQ(died.cause().sequence, 2U);
+    EXPECT_EQ(world->group().failure().failure(), Failure::kPeerDied);
+    // The others go on without it.
+    auto rest = world->new_group({Rank{0}, Rank{1}, Rank{3}});
+    ASSERT_OK(rest.status());
+    std::vector<int> ones{1};
+    ASSERT_OK(all_reduce(**rest, std::span(ones)));
+    EXPECT_EQ(ones[0], 3);
+    if (!::testing::Test::HasFailure()) survivors.add();
+  });
+  EXPECT_THAT(status, StatusIs(Code::kDisconnected, HasSubstr("SIGKILL")));
+  EXPECT_EQ(survivors.count(), 3);
+}
+
+TEST(World, ARankThatLeavesEarlyIsSaidToHaveLeft) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    auto world = join(rank);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank.value == 1) return;
+    const Status left = barrier(world->group(), {.deadline = Clock::steady().in(20s)});
+    EXPECT_EQ(left.failure(), Failure::kDesync);
+    EXPECT_THAT(left, StatusIs(Code::kDisconnected, HasSubstr("rank 1 left the group after operation #1")));
+  }));
+}
+
+TEST(World, ATimeoutNamesWhoIsMissingOnEveryRank) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    store::Store& store = *world->rendezvous().store;
+    if (rank.rank.value == 1) {
+      ASSERT_OK(store::barrier(store, "all have seen it", WorldSize{3}));
+      return;
+    }
+    const Status barred = world->group().monitored_barrier({.deadline = Clock::steady().in(100ms)});
+    EXPECT_EQ(barred.code(), Code::kTimeout);
+    EXPECT_THAT(barred.cause().missing, ElementsAre(Rank{1}));
+    const Status late = barrier(world->group(), {.deadline = Clock::steady().in(100ms)});
+    EXPECT_THAT(late, StatusIs(Code::kTimeout, HasSubstr("waited for rank 1")));
+    EXPECT_THAT(late.cause().missing, ElementsAre(Rank{1}));
+    ASSERT_OK(store::barrier(store, "all have seen it", WorldSize{3}));
+  }));
+}
+
+TEST(World, InAForkedChildEveryOperationIsRefused) {
+  EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
+    auto world = join(rank);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::vector<float> data{1};
+      const bool refused = all_reduce(world->group(), std::span(data)).failure() == Failure::kForked &&
+                           world->new_group({rank.rank}).status().failure() == Failure::kForked;
+      world.reset();
+      ::_exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    // The parent's group has not noticed.
+    ASSERT_OK(barrier(world->group()));
+  }));
+}
+
+TEST(World, AnAbortIsHeardByEveryRank) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    if (rank.rank.value == 0) {
+      world->group().abort(Status::aborted("the user's hook threw", {.failure = Failure::kRemoteError}));
+      return;
+    }
+    EXPECT_THAT(barrier(world->group()), StatusIs(Code::kAborted, HasSubstr("the user's hook threw")));
+  }));
+}
+
+}  // namespace
+}  // namespace lockstep::backend

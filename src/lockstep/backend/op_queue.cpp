@@ -1,0 +1,282 @@
+#include "lockstep/backend/op_queue.h"
+
+#include <deque>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::backend {
+namespace {
+
+// Set while a thread runs a completion callback: what it starts would wait for itself.
+thread_local bool t_in_callback = false;
+
+Status from_a_callback() {
+  return Status::invalid(
+      "a collective was started in a completion callback, on the thread that would have to run it; start it "
+      "on a thread of your own.");
+}
+
+}  // namespace
+
+using Callback = std::function<void(const Status&)>;
+
+struct OpQueue::State {
+  explicit State(const Clock& given) : clock(given) {}
+
+  const Clock& clock;
+  Mutex mutex;
+  CondVar changed;
+  std::deque<std::shared_ptr<Op>> pending LOCKSTEP_GUARDED_BY(mutex);  // issued, not begun; in order
+  std::deque<std::pair<Callback, Status>> callbacks LOCKSTEP_GUARDED_BY(mutex);
+  bool busy LOCKSTEP_GUARDED_BY(mutex) = false;  // something runs
+  bool stopped LOCKSTEP_GUARDED_BY(mutex) = false;
+  Status failure LOCKSTEP_GUARDED_BY(mutex);
+  std::uint64_t issued LOCKSTEP_GUARDED_BY(mutex) = 0;
+
+  std::thread worker LOCKSTEP_GUARDED_BY(mutex);
+
+  // Whether the first of `pending` can be run by whoever is there: an operation without a body is the place
+  // of a thread that will run it itself.
+  bool can_run_next() LOCKSTEP_REQUIRES(mutex);
+  void run_next() LOCKSTEP_REQUIRES(mutex);
+  void complete(Op& op, Status status) LOCKSTEP_REQUIRES(mutex);
+  static Status make_worker(const std::shared_ptr<State>& state) LOCKSTEP_REQUIRES(state->mutex);
+  void work();
+};
+
+struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> {
+  Op(std::shared_ptr<State> in, Deadline until) : state(std::move(in)), deadline(until) {}
+
+  Status wait(std::optional<Deadline> until) override {
+    const MutexLock lock(state->mutex);
+    // Whoever has less time than the operation must not run it.
+    const bool helps = !t_in_callback && (!until || until->at() >= deadline.at());
+    while (!done) {
+      if (helps && state->can_run_next()) {
+        state->run_next();
+        continue;
+      }
+      if (!until) {
+        state->changed.wait(state->mutex);
+        continue;
+      }
+      if (until->expired()) return Status::timeout(cat("operation #", number, " has not ended in time"));
+      state->changed.wait_until(state->mutex, *until);
+    }
+    return result;
+  }
+  bool is_completed() const override {
+    const MutexLock lock(state->mutex);
+    return done;
+  }
+  Status status() const override {
+    const MutexLock lock(state->mutex);
+    return done ? result : Status();
+  }
+  void on_complete(Callback then) override {
+    Status ended;
+    {
+      const MutexLock lock(state->mutex);
+      if (!done) {
+        callbacks.push_back(std::move(then));
+        return;
+      }
+      if (!state->stopped && State::make_worker(state).ok()) {
+        state->callbacks.emplace_back(std::move(then), result);
+        state->changed.notify_all();
+        return;
+      }
+      ended = result;
+    }
+    then(ended);  // the group has no thread any more
+  }
+  std::optional<Rank> source() const override { return std::nullopt; }
+  std::uint64_t sequence() const override { return number; }
+  Duration duration() const override {
+    const MutexLock lock(state->mutex);
+    return took;
+  }
+
+  const std::shared_ptr<State> state;
+  const Deadline deadline;
+  std::uint64_t number = 0;  // set before anyone else sees it
+  // Guarded by state->mutex, which the analysis cannot name from here.
+  Body body;
+  std::vector<Callback> callbacks;
+  bool done = false;
+  Status result;
+  Duration took{};
+};
+
+void OpQueue::State::complete(Op& op, Status status) {
+  op.done = true;
+  op.result = std::move(status);
+  for (Callback& callback : op.callbacks) callbacks.emplace_back(std::move(callback), op.result);
+  op.callbacks.clear();
+}
+
+bool OpQueue::State::can_run_next() { return !busy && !pending.empty() && pending.front()->body; }
+
+void OpQueue::State::run_next() {
+  const std::shared_ptr<Op> op = std::move(pending.front());
+  pending.pop_front();
+  busy = true;
+  mutex.unlock();
+  const base::TimePoint start = clock.now();
+  Status status = op->body(op->number);
+  op->body = nullptr;  // lets go of what it kept
+  const Duration took = clock.now() - start;
+  mutex.lock();
+  op->took = took;
+  complete(*op, std::move(status));
+  busy = false;
+  changed.notify_all();
+}
+
+Status OpQueue::State::make_worker(const std::shared_ptr<State>& state) {
+  if (state->worker.joinable()) return {};
+  try {
+    state->worker = std::thread([state] { state->work(); });
+  } catch (const std::system_error& error) {
+    return Status::from_errno("the group's worker thread cannot be made", error.code().value());
+  }
+  return {};
+}
+
+void OpQueue::State::work() {
+  const MutexLock lock(mutex);
+  while (!stopped || !callbacks.empty()) {
+    if (!callbacks.empty()) {
+      auto [callback, status] = std::move(callbacks.front());
+      callbacks.pop_front();
+      mutex.unlock();
+      t_in_callback = true;
+      callback(status);
+      callback = nullptr;
+      t_in_callback = false;
+      mutex.lock();
+    } else if (can_run_next()) {
+      run_next();
+    } else {
+      changed.wait(mutex);
+    }
+  }
+}
+
+OpQueue::OpQueue(const Clock& clock) : state_(std::make_shared<State>(clock)) {}
+
+OpQueue::~OpQueue() {
+  fail(Status::aborted("the group was destroyed", {.failure = Failure::kClosed}));
+  std::thread worker;
+  {
+    const MutexLock lock(state_->mutex);
+    state_->stopped = true;
+    state_->changed.notify_all();
+    while (state_->busy) state_->changed.wait(state_->mutex);
+    worker = std::move(state_->worker);
+  }
+  if (worker.joinable()) worker.join();
+}
+
+Status OpQueue::begin_run(std::uint64_t& sequence) {
+  if (t_in_callback) return from_a_callback();
+  State& state = *state_;
+  const MutexLock lock(state.mutex);
+  if (!state.failure.ok()) return state.failure;
+  sequence = ++state.issued;
+  if (!state.busy && state.pending.empty()) {
+    state.busy = true;
+    return {};
+  }
+  // A place in the order, to be taken by this thread when it comes to the front.
+  const auto place = std::make_shared<Op>(state_, Deadline(state.clock, base::TimePoint::max()));
+  place->number = sequence;
+  state.pending.push_back(place);
+  while (!place->done && (state.busy || state.pending.front() != place)) {
+    if (state.can_run_next()) {
+      state.run_next();
+    } else {
+      state.changed.wait(state.mutex);
+    }
+  }
+  if (place->done) return place->result;
+  state.pending.pop_front();
+  state.busy = true;
+  return {};
+}
+
+void OpQueue::end_run() {
+  const MutexLock lock(state_->mutex);
+  state_->busy = false;
+  state_->changed.notify_all();
+}
+
+WorkPtr OpQueue::start(Body body, const Deadline& deadline) {
+  if (t_in_callback) return ended(from_a_callback());
+  State& state = *state_;
+  const auto op = std::make_shared<Op>(state_, deadline);
+  op->body = std::move(body);
+  const MutexLock lock(state.mutex);
+  if (!state.failure.ok()) {
+    op->body = nullptr;
+    state.complete(*op, state.failure);
+    return op;
+  }
+  if (const Status made = State::make_worker(state_); !made.ok()) {
+    op->body = nullptr;
+    state.complete(*op, made);
+    return op;
+  }
+  op->number = ++state.issued;
+  state.pending.push_back(op);
+  state.changed.notify_all();
+  return op;
+}
+
+WorkPtr OpQueue::ended(const Status& status) const {
+  const auto op = std::make_shared<Op>(state_, Deadline(state_->clock, base::TimePoint::max()));
+  const MutexLock lock(state_->mutex);
+  state_->complete(*op, status);
+  return op;
+}
+
+void OpQueue::fail(const Status& why) {
+  std::vector<Body> dropped;  // destroyed with no lock held
+  const MutexLock lock(state_->mutex);
+  if (!state_->failure.ok()) return;
+  state_->failure = why;
+  for (const auto& op : state_->pending) {
+    dropped.push_back(std::move(op->body));
+    op->body = nullptr;
+    state_->complete(*op, why);
+  }
+  state_->pending.clear();
+  state_->changed.notify_all();
+}
+
+void OpQueue::run_alone(const std::function<void()>& body) {
+  {
+    const MutexLock lock(state_->mutex);
+    while (state_->busy) state_->changed.wait(state_->mutex);
+    state_->busy = true;
+  }
+  body();
+  end_run();
+}
+
+bool OpQueue::busy() const {
+  const MutexLock lock(state_->mutex);
+  return state_->busy;
+}
+
+std::uint64_t OpQueue::last_sequence() const {
+  const MutexLock lock(state_->mutex);
+  return state_->issued;
+}
+
+}  // namespace lockstep::backend

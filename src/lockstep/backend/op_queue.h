@@ -1,0 +1,70 @@
+// Runs the operations of one group, one at a time, in the order in which they were issued.
+//
+// run() does it on the calling thread: at once if nothing is before it, else it first runs, or waits for,
+// what was issued earlier. start() hands it to the worker thread, which is made with the first such
+// operation; a thread that waits for a Work runs what is due up to it instead of sleeping, unless its own
+// deadline is earlier than the operation's.
+//
+// Thread safety: any thread; bodies run with no lock held.
+// Destruction: fail() first, then whatever runs must end; it is waited for. Works may outlive the queue.
+// Does not: know what an operation is, or stop one that runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "lockstep/backend/work.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/status.h"
+
+namespace lockstep::backend {
+
+class OpQueue {
+ public:
+  // What an operation does; it is given its number, from 1.
+  using Body = std::function<Status(std::uint64_t sequence)>;
+
+  explicit OpQueue(const Clock& clock);
+  ~OpQueue();
+  OpQueue(const OpQueue&) = delete;
+  OpQueue& operator=(const OpQueue&) = delete;
+
+  // `body` is not copied.
+  template <typename Function>
+  Status run(const Function& body);
+  // `deadline` is the operation's own: the latest that its body returns.
+  WorkPtr start(Body body, const Deadline& deadline);
+  // A Work that has ended before it began.
+  WorkPtr ended(const Status& status) const;
+
+  // Runs `body` when nothing runs, also after fail(). It takes no number.
+  void run_alone(const std::function<void()>& body);
+  // Whether an operation runs just now.
+  bool busy() const;
+  // What has not begun ends with `why`, and so does all that is issued later.
+  void fail(const Status& why);
+  std::uint64_t last_sequence() const;
+
+ private:
+  struct Op;
+  struct State;
+
+  // Ok: this thread may run number `sequence` now, and must call end_run().
+  Status begin_run(std::uint64_t& sequence);
+  void end_run();
+
+  // Shared with the works, which may outlive the queue.
+  const std::shared_ptr<State> state_;
+};
+
+template <typename Function>
+Status OpQueue::run(const Function& body) {
+  std::uint64_t sequence = 0;
+  LOCKSTEP_TRY(begin_run(sequence));
+  Status status = body(sequence);
+  end_run();
+  return status;
+}
+
+}  // namespace lockstep::backend

@@ -1,0 +1,169 @@
+#include "lockstep/backend/op_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "lockstep/testing/fake_clock.h"
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::backend {
+namespace {
+
+using namespace std::chrono_literals;
+using lockstep::testing::StatusIs;
+using ::testing::ElementsAre;
+
+const Clock& steady() { return Clock::steady(); }
+Deadline long_enough() { return steady().in(30min); }
+
+TEST(OpQueue, ASynchronousOperationRunsOnItsCallersThread) {
+  OpQueue queue(steady());
+  std::thread::id on;
+  EXPECT_OK(queue.run([&](std::uint64_t sequence) {
+    on = std::this_thread::get_id();
+    EXPECT_EQ(sequence, 1U);
+    return Status();
+  }));
+  EXPECT_EQ(on, std::this_thread::get_id());
+  EXPECT_EQ(queue.last_sequence(), 1U);
+}
+
+TEST(OpQueue, OperationsRunInTheOrderInWhichTheyWereIssued) {
+  OpQueue queue(steady());
+  std::vector<int> order;
+  std::promise<void> go;
+  const WorkPtr first = queue.start(
+      [&](std::uint64_t) {
+        go.get_future().wait();
+        order.push_back(1);
+        return Status();
+      },
+      long_enough());
+  std::vector<WorkPtr> works;
+  for (int i = 2; i <= 4; ++i) {
+    works.push_back(queue.start(
+        [&order, i](std::uint64_t) {
+          order.push_back(i);
+          return Status();
+        },
+        long_enough()));
+  }
+  go.set_value();
+  EXPECT_OK(queue.run([&](std::uint64_t) {
+    order.push_back(5);
+    return Status();
+  }));
+  EXPECT_THAT(order, ElementsAre(1, 2, 3, 4, 5));
+  for (const WorkPtr& work : works) EXPECT_TRUE(work->is_success());
+  EXPECT_EQ(works[2]->sequence(), 4U);
+}
+
+TEST(OpQueue, EveryOperationOfManyThreadsRunsOnceAndAlone) {
+  OpQueue queue(steady());
+  std::atomic<int> inside = 0;
+  int count = 0;  // plain: the thread sanitizer would see two at once
+  const auto body = [&](std::uint64_t) {
+    EXPECT_EQ(++inside, 1);
+    ++count;
+    --inside;
+    return Status();
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 500; ++i) {
+        if ((i + t) % 3 == 0) {
+          EXPECT_OK(queue.start(body, long_enough())->wait());
+        } else if ((i + t) % 3 == 1) {
+          EXPECT_OK(queue.run(body));
+        } else {
+          (void)queue.start(body, long_enough());  // nobody waits
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_OK(queue.run([&](std::uint64_t) { return Status(); }));
+  EXPECT_EQ(count, 2000);
+}
+
+TEST(OpQueue, AFailureEndsWhatHasNotBegunAndAllThatComesLater) {
+  OpQueue queue(steady());
+  std::promise<void> begun;
+  std::promise<void> go;
+  const WorkPtr running = queue.start(
+      [&](std::uint64_t) {
+        begun.set_value();
+        go.get_future().wait();
+        return Status();
+      },
+      long_enough());
+  const auto kept = std::make_shared<int>(1);
+  const WorkPtr waiting = queue.start([kept](std::uint64_t) { return Status(); }, long_enough());
+  begun.get_future().wait();
+  queue.fail(Status::disconnected("rank 3 died"));
+  queue.fail(Status::internal("a later one"));
+  EXPECT_THAT(waiting->wait(), StatusIs(Code::kDisconnected));
+  EXPECT_EQ(kept.use_count(), 1);
+  EXPECT_FALSE(running->is_completed());
+  go.set_value();
+  EXPECT_OK(running->wait());
+  EXPECT_THAT(queue.run([](std::uint64_t) { return Status(); }), StatusIs(Code::kDisconnected));
+  EXPECT_THAT(queue.start([](std::uint64_t) { return Status(); }, long_enough())->wait(),
+              StatusIs(Code::kDisconnected));
+}
+
+TEST(OpQueue, AWaitWithLessTimeThanTheOperationGivesUpAndTheOperationGoesOn) {
+  lockstep::testing::FakeClock clock;
+  OpQueue queue(clock);
+  std::promise<void> go;
+  const WorkPtr work = queue.start(
+      [&](std::uint64_t) {
+        go.get_future().wait();
+        return Status();
+      },
+      clock.in(1h));
+  const Deadline soon = clock.in(1min);
+  clock.advance(2min);
+  EXPECT_THAT(work->wait(soon), StatusIs(Code::kTimeout));
+  EXPECT_FALSE(work->is_completed());
+  EXPECT_OK(work->status());
+  go.set_value();
+  EXPECT_OK(work->wait());
+}
+
+TEST(OpQueue, CallbacksRunOnceOnTheWorkerAndCannotStartACollective) {
+  OpQueue queue(steady());
+  std::promise<std::pair<std::thread::id, Status>> called;
+  const WorkPtr work = queue.start([](std::uint64_t) { return Status(); }, long_enough());
+  work->on_complete([&](const Status& status) {
+    EXPECT_OK(status);
+    called.set_value({std::this_thread::get_id(), queue.run([](std::uint64_t) { return Status(); })});
+  });
+  const auto [on, status] = called.get_future().get();
+  EXPECT_NE(on, std::this_thread::get_id());
+  EXPECT_THAT(status, StatusIs(Code::kInvalid));
+  std::promise<void> again;
+  work->on_complete([&](const Status&) { again.set_value(); });
+  again.get_future().wait();
+}
+
+TEST(OpQueue, AWorkOutlivesItsQueue) {
+  WorkPtr work;
+  {
+    OpQueue queue(steady());
+    work = queue.start([](std::uint64_t) { return Status(); }, long_enough());
+  }
+  EXPECT_TRUE(work->is_completed());
+  bool called = false;
+  work->on_complete([&](const Status&) { called = true; });
+  EXPECT_TRUE(called);
+}
+
+}  // namespace
+}  // namespace lockstep::backend

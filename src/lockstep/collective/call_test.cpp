@@ -1,0 +1,92 @@
+#include "lockstep/collective/call.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::collective {
+namespace {
+
+using lockstep::testing::StatusIs;
+using ::testing::HasSubstr;
+
+std::array<std::byte, 64> g_bytes{};
+ByteSpan bytes(std::size_t size) { return ByteSpan(g_bytes).first(size); }
+
+TEST(Call, AWrongOneIsRefusedInOneSentenceBeforeAnythingIsSent) {
+  struct Case {
+    const char* what;
+    Call call;
+    const char* message;
+  };
+  const std::vector<ByteView> one_in = {bytes(8)};
+  const std::vector<ByteSpan> one_out = {bytes(8)};
+  const std::vector<ByteSpan> three_out = {bytes(8), bytes(8), bytes(8)};
+  const std::vector<ByteView> three_in = {bytes(8), bytes(8), bytes(8)};
+  const std::vector<ByteView> odd_in = {bytes(8), bytes(4), bytes(8)};
+  const std::vector<ByteSpan> ragged = {bytes(7)};
+  const Case kCases[] = {
+      {"root", {.kind = OpKind::kBroadcast, .root = Rank{3}, .outputs = one_out}, "the root is rank 3"},
+      {"negative root", {.kind = OpKind::kReduce, .root = Rank{-1}, .inputs = one_in}, "the root is rank -1"},
+      {"no buffer", {.kind = OpKind::kAllReduce}, "at least one is needed"},
+      {"an input too many", {.kind = OpKind::kAllReduce, .inputs = one_in, .outputs = one_out}, "takes none"},
+      {"too few outputs", {.kind = OpKind::kAllGather, .inputs = one_in, .outputs = one_out}, "3 ranks"},
+      {"not on the root",
+       {.kind = OpKind::kGather, .root = Rank{0}, .inputs = one_in, .outputs = three_out},
+       "takes none"},
+      {"half an element",
+       {.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .outputs = ragged},
+       "not a whole number of float32"},
+      {"an op that the type has not",
+       {.kind = OpKind::kAllReduce,
+        .dtype = DType::kFloat32,
+        .reduce_op = ReduceOp::kBand,
+        .outputs = one_out},
+       "float32"},
+      {"own part",
+       {.kind = OpKind::kReduceScatter, .dtype = DType::kFloat32, .inputs = odd_in, .outputs = one_out},
+       "own part is 4 B as input and 8 B as output"},
+      {"two batches", {.kind = OpKind::kAllToAll, .inputs = three_in, .outputs = one_out}, "3 ranks"},
+  };
+  for (const Case& c : kCases) {
+    EXPECT_THAT(check(c.call, Rank{1}, WorldSize{3}), StatusIs(Code::kInvalid, HasSubstr(c.message)))
+        << c.what;
+  }
+}
+
+TEST(Call, ARightOneIsAccepted) {
+  const std::vector<ByteView> three_in = {bytes(8), bytes(8), bytes(8)};
+  const std::vector<ByteSpan> three_out = {bytes(8), bytes(8), bytes(8)};
+  const std::vector<ByteView> six_in = {bytes(8), bytes(8), bytes(8), bytes(4), bytes(4), bytes(4)};
+  const std::vector<ByteSpan> two_out = {bytes(8), bytes(4)};
+  EXPECT_OK(check({.kind = OpKind::kBarrier}, Rank{1}, WorldSize{3}));
+  EXPECT_OK(
+      check({.kind = OpKind::kAllToAll, .inputs = three_in, .outputs = three_out}, Rank{1}, WorldSize{3}));
+  EXPECT_OK(check({.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .outputs = three_out}, Rank{1},
+                  WorldSize{3}));
+  EXPECT_OK(
+      check({.kind = OpKind::kReduceScatter, .dtype = DType::kFloat32, .inputs = six_in, .outputs = two_out},
+            Rank{1}, WorldSize{3}));
+}
+
+TEST(Call, WhatMustBeTheSameOnAllRanksIsInTheFingerprint) {
+  const std::vector<ByteSpan> a = {bytes(8), bytes(16)};
+  const std::vector<ByteSpan> b = {bytes(16), bytes(8)};
+  const Call first{.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .outputs = a};
+  const Call second{.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .outputs = b};
+  EXPECT_EQ(fingerprint_of(first, 1, 2), fingerprint_of(first, 1, 2));
+  EXPECT_NE(fingerprint_of(first, 1, 2), fingerprint_of(second, 1, 2)) << "same total, other sizes";
+  EXPECT_NE(fingerprint_of(first, 1, 2), fingerprint_of(first, 2, 2));
+  EXPECT_EQ(fingerprint_of(first, 1, 2).count, 6U);
+  // A root's sizes are known to the root alone.
+  const std::vector<ByteSpan> three = {bytes(8), bytes(8), bytes(8)};
+  const std::vector<ByteView> in = {bytes(8)};
+  EXPECT_EQ(fingerprint_of({.kind = OpKind::kGather, .inputs = in, .outputs = three}, 1, 2),
+            fingerprint_of({.kind = OpKind::kGather, .inputs = in}, 1, 2));
+}
+
+}  // namespace
+}  // namespace lockstep::collective

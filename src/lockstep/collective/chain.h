@@ -1,0 +1,50 @@
+// A reduction along a chain of hosts, for layouts in which the ranks of a host follow each other.
+//
+// Hosts 0..H-1; the first L ranks of each host are lanes, L being the fewest ranks that any host has. Lane i
+// folds slice i of every window:
+//   up      host 0 folds its ranks' elements to a carry, which goes up; every host folds its own ranks onto
+//   the
+//           carry that comes, and the last one makes the result of it.
+//   back    the result goes down again, to host `until`.
+//   share   inside a host, the lanes' slices are shown to all ranks.
+// A slice travels in chunks, so that all hosts work at the same time. Where every host has one rank a window
+// is all there is, and nothing is staged; else it is what the Board stages. Bytes: S per host and direction
+// at the ends, twice that in between; scratch: kAhead chunks.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/collective/spanning.h"
+
+namespace lockstep::collective {
+
+class Chain {
+ public:
+  // `output` is empty on a rank that does not want the result; it may be `input`.
+  Chain(Spanning& spanning, ByteView input, ByteSpan output, int until);
+  Status run();
+
+ private:
+  using Ticket = transport::link::Links::Ticket;
+
+  Status run_window(std::size_t at, std::size_t size);
+  // Folds `count` elements of the sources along the chain; the result lies in `result`, which is empty where
+  // it does not come by.
+  Status run_lane(std::span<const std::byte* const> sources, std::span<const double> factors, ByteSpan result,
+                  std::size_t count);
+
+  Spanning& spanning_;
+  transport::link::Links& links_;
+  const ByteView input_;
+  const ByteSpan output_;
+  const int until_;
+  const int hosts_;
+  const std::size_t element_;
+  const std::size_t carry_;  // size of one running value
+  const std::size_t chunk_;  // elements
+  int lanes_ = 0;
+  int previous_ = -1;  // our lane on the host before, and on the next
+  int next_ = -1;
+};
+
+}  // namespace lockstep::collective

@@ -1,0 +1,145 @@
+#include "lockstep/collective/execute.h"
+
+#include <cstring>
+
+#include "lockstep/collective/local.h"
+#include "lockstep/collective/reduction.h"
+#include "lockstep/collective/spanning.h"
+
+namespace lockstep::collective {
+namespace {
+
+using transport::Communicator;
+
+std::span<const ByteSpan> of_buffer(std::span<const ByteSpan> buffers, std::size_t at, std::size_t ranks) {
+  return buffers.empty() ? buffers : buffers.subspan(at * ranks, ranks);
+}
+std::span<const ByteView> of_buffer(std::span<const ByteView> buffers, std::size_t at, std::size_t ranks) {
+  return buffers.empty() ? buffers : buffers.subspan(at * ranks, ranks);
+}
+
+// How many buffers travel together.
+std::size_t together(const Call& call, std::size_t ranks) {
+  switch (call.kind) {
+    case OpKind::kBroadcast:
+    case OpKind::kAllReduce:
+    case OpKind::kScatter:
+    case OpKind::kReduceScatter:
+      return call.outputs.size();
+    case OpKind::kReduce:
+    case OpKind::kAllGather:
+    case OpKind::kGather:
+      return call.inputs.size();
+    case OpKind::kAllToAll:
+      return call.inputs.size() / ranks;
+    case OpKind::kBarrier:
+    case OpKind::kMonitoredBarrier:
+      break;
+  }
+  return 1;
+}
+
+Status execute_local(const LocalCall& local, const Call& call, std::size_t b) {
+  const auto n = static_cast<std::size_t>(local.board.size());
+  const ByteSpan output = b < call.outputs.size() ? call.outputs[b] : ByteSpan();
+  const ByteView input = b < call.inputs.size() ? call.inputs[b] : ByteView();
+  switch (call.kind) {
+    case OpKind::kBarrier:
+    case OpKind::kMonitoredBarrier:
+      return local_barrier(local);
+    case OpKind::kBroadcast:
+      return local_broadcast(local, output);
+    case OpKind::kAllReduce:
+      return local_all_reduce(local, output);
+    case OpKind::kReduce:
+      return local_reduce(local, input, output);
+    case OpKind::kAllGather:
+      return local_all_gather(local, input, of_buffer(call.outputs, b, n));
+    case OpKind::kGather:
+      return local_gather(local, input, of_buffer(call.outputs, b, n));
+    case OpKind::kScatter:
+      return local_scatter(local, of_buffer(call.inputs, b, n), output);
+    case OpKind::kReduceScatter:
+      return local_reduce_scatter(local, of_buffer(call.inputs, b, n), output);
+    case OpKind::kAllToAll:
+      return local_all_to_all(local, call.inputs, call.outputs);
+  }
+  return Status::internal("an operation without a name");
+}
+
+Status execute_spanning(Spanning& spanning, const Call& call, std::size_t b, std::size_t n) {
+  const ByteSpan output = b < call.outputs.size() ? call.outputs[b] : ByteSpan();
+  const ByteView input = b < call.inputs.size() ? call.inputs[b] : ByteView();
+  const int root = call.root.value;
+  switch (call.kind) {
+    case OpKind::kBarrier:
+    case OpKind::kMonitoredBarrier:
+      return spanning.barrier();
+    case OpKind::kBroadcast:
+      return spanning.broadcast(output, root);
+    case OpKind::kAllReduce:
+      return spanning.all_reduce(output);
+    case OpKind::kReduce:
+      return spanning.reduce(input, output, root);
+    case OpKind::kAllGather:
+      return spanning.all_gather(input, of_buffer(call.outputs, b, n));
+    case OpKind::kGather:
+      return spanning.gather(input, of_buffer(call.outputs, b, n), root);
+    case OpKind::kScatter:
+      return spanning.scatter(of_buffer(call.inputs, b, n), output, root);
+    case OpKind::kReduceScatter:
+      return spanning.reduce_scatter(of_buffer(call.inputs, b, n), output);
+    case OpKind::kAllToAll:
+      return spanning.all_to_all(call.inputs, call.outputs);
+  }
+  return Status::internal("an operation without a name");
+}
+
+void copy(ByteSpan to, ByteView from) {
+  if (!to.empty() && to.data() != from.data()) std::memmove(to.data(), from.data(), to.size());
+}
+
+}  // namespace
+
+Status execute(Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
+               const Deadline& deadline) {
+  const auto n = static_cast<std::size_t>(communicator.size());
+  const std::size_t buffers = together(call, n);
+  if (communicator.layout().host_count() == 1) {
+    const LocalCall local{.board = communicator.board(),
+                          .fingerprint = fingerprint,
+                          .deadline = deadline,
+                          .root = call.root.value,
+                          .factor = call.factor};
+    for (std::size_t b = 0; b < buffers; ++b) LOCKSTEP_TRY(execute_local(local, call, b));
+    return {};
+  }
+  Spanning spanning(communicator, fingerprint, deadline, call.factor);
+  Status status;
+  for (std::size_t b = 0; b < buffers && status.ok(); ++b) status = execute_spanning(spanning, call, b, n);
+  return status.ok() ? status : spanning.settle(status);
+}
+
+void execute_alone(const Call& call) {
+  if (call.kind == OpKind::kAllReduce && call.reduce_op == ReduceOp::kPremulSum) {
+    for (const ByteSpan data : call.outputs) {
+      const std::byte* const source = data.data();
+      std::byte* const to = data.data();
+      fold({.type = call.dtype, .op = call.reduce_op, .factors = {&call.factor, 1}}, {&source, 1}, {&to, 1},
+           data.size() / size_of(call.dtype));
+    }
+    return;
+  }
+  for (std::size_t b = 0; b < call.inputs.size() && b < call.outputs.size(); ++b) {
+    if (!reduces(call.kind)) {
+      copy(call.outputs[b], call.inputs[b]);
+      continue;
+    }
+    const std::byte* const source = call.inputs[b].data();
+    std::byte* const to = call.outputs[b].data();
+    fold({.type = call.dtype, .op = call.reduce_op, .factors = {&call.factor, 1}}, {&source, 1}, {&to, 1},
+         call.inputs[b].size() / size_of(call.dtype));
+  }
+}
+
+}  // namespace lockstep::collective

@@ -1,0 +1,22 @@
+// Runs one collective on a group: chooses the algorithm and walks through the call's buffers.
+//
+// Thread safety: as the Communicator: one operation at a time.
+// Errors: the first one of any rank is recorded and returned by all; then the group is dead.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/status.h"
+#include "lockstep/collective/call.h"
+#include "lockstep/transport/communicator.h"
+
+namespace lockstep::collective {
+
+// `call` has been checked.
+Status execute(transport::Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
+               const Deadline& deadline);
+// The same for a group of one: no memory is shared, nothing is waited for.
+void execute_alone(const Call& call);
+
+}  // namespace lockstep::collective

@@ -1,0 +1,30 @@
+// Which way an all-reduce between hosts takes. Pure: every rank comes to the same answer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/transport/layout.h"
+
+namespace lockstep::collective {
+
+enum class SpanningWay : std::uint8_t {
+  kRaw,       // every rank has all contributions, and folds them itself
+  kSwap,      // two ranks on two hosts: chunks cross, both fold
+  kChain,     // the running value goes from host to host, and the result back
+  kExchange,  // every rank folds one slice, of raw contributions
+};
+
+// The order is the same left fold whichever is chosen; what differs is latency and bytes. n ranks, S bytes:
+//   kRaw       one exchange; n·S received per host. For S so small that latency is all.
+//   kSwap      S per direction: the floor for two.
+//   kChain     S per host and direction (twice that in the middle); needs hosts whose ranks follow each
+//   other. kExchange  about 2·k·S per host and direction, k ranks on a host. For every other layout.
+inline SpanningWay select_all_reduce(std::size_t bytes, const transport::Layout& layout) {
+  constexpr std::size_t kRawLimit = std::size_t{64} << 10;
+  if (layout.size() == 2) return SpanningWay::kSwap;
+  if (bytes * static_cast<std::size_t>(layout.size()) <= kRawLimit) return SpanningWay::kRaw;
+  return layout.contiguous() ? SpanningWay::kChain : SpanningWay::kExchange;
+}
+
+}  // namespace lockstep::collective

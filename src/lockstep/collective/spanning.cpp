@@ -1,0 +1,362 @@
+#include "lockstep/collective/spanning.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/base/text.h"
+#include "lockstep/collective/chain.h"
+#include "lockstep/collective/selection.h"
+#include "lockstep/collective/slices.h"
+
+namespace lockstep::collective {
+namespace {
+
+using transport::Communicator;
+using transport::link::Stamp;
+
+// Of a broadcast: what is passed on at a time.
+constexpr std::size_t kBroadcastChunk = std::size_t{1} << 20;
+// Of a swap: fits into a core's cache with what it is folded with.
+constexpr std::size_t kSwapChunk = std::size_t{128} << 10;
+// Of an exchange: what every rank folds at a time.
+constexpr std::size_t kExchangeWindow = std::size_t{256} << 10;
+
+static_assert(sizeof(Fingerprint) == transport::link::kStampSize);
+Stamp stamp_of(const Fingerprint& fingerprint) {
+  Stamp stamp;
+  std::memcpy(stamp.data(), &fingerprint, sizeof(fingerprint));
+  return stamp;
+}
+
+template <typename Span>
+Span part_of(Span bytes, std::size_t at, std::size_t size) {
+  if (at >= bytes.size()) return {};
+  return bytes.subspan(at, std::min(size, bytes.size() - at));
+}
+
+}  // namespace
+
+Status describe_mismatch(Rank own, Rank peer, const transport::link::Mismatch& mismatch) {
+  Fingerprint expected;
+  Fingerprint received;
+  std::memcpy(&expected, mismatch.expected.data(), sizeof(expected));
+  std::memcpy(&received, mismatch.received.data(), sizeof(received));
+  const Cause cause{.failure = Failure::kDesync, .rank = own, .peer = peer};
+  if (mismatch.kind == transport::link::FrameKind::kGoodbye)
+    return Status::disconnected(cat("rank ", peer, " left the group after operation #", received.sequence),
+                                cause);
+  if (expected != received) return desync(own, expected, peer, received);
+  return Status::invalid(cat("ranks disagree about a size: rank ", peer, " sends ", mismatch.received_size,
+                             " or more, rank ", own, " expects ", mismatch.expected_size),
+                         cause);
+}
+
+Spanning::Spanning(Communicator& communicator, const Fingerprint& fingerprint, const Deadline& deadline,
+                   double factor)
+    : communicator_(communicator),
+      links_(communicator.links()),
+      layout_(communicator.layout()),
+      own_(communicator.position()),
+      fingerprint_(fingerprint),
+      deadline_(deadline),
+      factor_(factor),
+      element_(size_of(fingerprint.dtype)) {
+  links_.begin(stamp_of(fingerprint));
+}
+
+LocalCall Spanning::local(int root) const {
+  return {.board = communicator_.board(),
+          .fingerprint = fingerprint_,
+          .deadline = deadline_,
+          .root = root,
+          .factor = factor_};
+}
+
+Fold Spanning::fold_with(std::span<const double> factors) const {
+  return {.type = fingerprint_.dtype,
+          .op = fingerprint_.reduce_op,
+          .ranks = communicator_.size(),
+          .factors = factors};
+}
+
+Status Spanning::post_send(int peer, ByteView bytes) {
+  LOCKSTEP_ASSIGN(posted_.emplace_back(), links_.send(peer, bytes, deadline_));
+  return links_.progress();
+}
+
+Status Spanning::post_recv(int peer, ByteSpan bytes) {
+  LOCKSTEP_ASSIGN(posted_.emplace_back(), links_.recv(peer, bytes, deadline_));
+  return {};
+}
+
+Status Spanning::wait_for_posted() {
+  for (const Ticket& ticket : posted_) LOCKSTEP_TRY(links_.wait(ticket, deadline_));
+  posted_.clear();
+  return {};
+}
+
+Status Spanning::barrier() {
+  LOCKSTEP_TRY(local_barrier(local()));
+  if (local_index() == 0) {
+    for (const std::vector<int>& members : layout_.hosts) {
+      if (is_here(members[0])) continue;
+      LOCKSTEP_TRY(post_recv(members[0], {}));
+      LOCKSTEP_TRY(post_send(members[0], {}));
+    }
+    LOCKSTEP_TRY(wait_for_posted());
+  }
+  return local_barrier(local());
+}
+
+Status Spanning::broadcast(ByteSpan data, int root) {
+  const int hosts = layout_.host_count();
+  const int first = layout_.host_of[static_cast<std::size_t>(root)];
+  const int place = (host() - first + hosts) % hosts;  // in the chain
+  const auto head_of = [&](int at) { return at == 0 ? root : layout_.on_host((first + at) % hosts)[0]; };
+  const int head = head_of(place);
+  const int local_head = layout_.local_index[static_cast<std::size_t>(head)];
+  std::vector<Ticket> arrivals;
+  if (head == own_ && place > 0) {
+    for (std::size_t at = 0; at == 0 || at < data.size(); at += kBroadcastChunk) {
+      const ByteSpan chunk = part_of(data, at, kBroadcastChunk);
+      LOCKSTEP_ASSIGN(arrivals.emplace_back(), links_.recv(head_of(place - 1), chunk, deadline_));
+    }
+  }
+  std::size_t number = 0;
+  for (std::size_t at = 0; at == 0 || at < data.size(); at += kBroadcastChunk) {
+    const ByteSpan chunk = part_of(data, at, kBroadcastChunk);
+    if (head == own_ && place > 0) LOCKSTEP_TRY(links_.wait(arrivals[number++], deadline_));
+    if (head == own_ && place + 1 < hosts) LOCKSTEP_TRY(post_send(head_of(place + 1), chunk));
+    LOCKSTEP_TRY(local_broadcast(local(local_head), chunk));
+  }
+  return wait_for_posted();
+}
+
+Status Spanning::all_gather(ByteView input, std::span<const ByteSpan> outputs) {
+  const auto here = static_cast<int>(neighbours().size());
+  for (const std::vector<int>& members : layout_.hosts) {
+    if (is_here(members[0])) continue;
+    const auto there = static_cast<int>(members.size());
+    for (int i = local_index(); i < there; i += here)
+      LOCKSTEP_TRY(post_recv(members[static_cast<std::size_t>(i)],
+                             outputs[static_cast<std::size_t>(members[static_cast<std::size_t>(i)])]));
+    LOCKSTEP_TRY(post_send(members[static_cast<std::size_t>(local_index() % there)], input));
+  }
+  // Shares the blocks of up to `here` ranks, each of which is with the neighbour that stands where it does.
+  const auto share = [&](std::span<const int> owners, ByteView own) {
+    std::vector<ByteSpan> blocks(static_cast<std::size_t>(here));
+    for (std::size_t i = 0; i < owners.size(); ++i) blocks[i] = outputs[static_cast<std::size_t>(owners[i])];
+    return local_all_gather(local(), own, blocks);
+  };
+  LOCKSTEP_TRY(share(neighbours(), input));
+  LOCKSTEP_TRY(wait_for_posted());
+  for (const std::vector<int>& members : layout_.hosts) {
+    if (is_here(members[0])) continue;
+    for (std::size_t at = 0; at < members.size(); at += static_cast<std::size_t>(here)) {
+      const auto owners =
+          std::span(members).subspan(at, std::min(members.size() - at, static_cast<std::size_t>(here)));
+      const auto own = static_cast<std::size_t>(local_index());
+      const ByteView block =
+          own < owners.size() ? outputs[static_cast<std::size_t>(owners[own])] : ByteSpan();
+      if (here > 1) LOCKSTEP_TRY(share(owners, block));
+    }
+  }
+  return {};
+}
+
+Status Spanning::gather(ByteView input, std::span<const ByteSpan> outputs, int root) {
+  if (!is_here(root)) {
+    LOCKSTEP_TRY(post_send(root, input));
+    return wait_for_posted();
+  }
+  std::vector<ByteSpan> here;
+  if (own_ == root) {
+    for (int i = 0; i < communicator_.size(); ++i) {
+      if (!is_here(i)) LOCKSTEP_TRY(post_recv(i, outputs[static_cast<std::size_t>(i)]));
+    }
+    for (const int i : neighbours()) here.push_back(outputs[static_cast<std::size_t>(i)]);
+  }
+  LOCKSTEP_TRY(local_gather(local(layout_.local_index[static_cast<std::size_t>(root)]), input, here));
+  return wait_for_posted();
+}
+
+Status Spanning::scatter(std::span<const ByteView> inputs, ByteSpan output, int root) {
+  if (!is_here(root)) {
+    LOCKSTEP_TRY(post_recv(root, output));
+    return wait_for_posted();
+  }
+  std::vector<ByteView> here;
+  if (own_ == root) {
+    for (int i = 0; i < communicator_.size(); ++i) {
+      if (!is_here(i)) LOCKSTEP_TRY(post_send(i, inputs[static_cast<std::size_t>(i)]));
+    }
+    for (const int i : neighbours()) here.push_back(inputs[static_cast<std::size_t>(i)]);
+  }
+  LOCKSTEP_TRY(local_scatter(local(layout_.local_index[static_cast<std::size_t>(root)]), here, output));
+  return wait_for_posted();
+}
+
+Status Spanning::all_to_all(std::span<const ByteView> inputs, std::span<const ByteSpan> outputs) {
+  std::vector<ByteView> in_here;
+  std::vector<ByteSpan> out_here;
+  for (const int i : neighbours()) {
+    in_here.push_back(inputs[static_cast<std::size_t>(i)]);
+    out_here.push_back(outputs[static_cast<std::size_t>(i)]);
+  }
+  for (int i = 0; i < communicator_.size(); ++i) {
+    if (!is_here(i)) LOCKSTEP_TRY(post_recv(i, outputs[static_cast<std::size_t>(i)]));
+  }
+  // Each begins with another, so that not all send to the first one first.
+  for (int step = 1; step < communicator_.size(); ++step) {
+    const int i = (own_ + step) % communicator_.size();
+    if (!is_here(i)) LOCKSTEP_TRY(post_send(i, inputs[static_cast<std::size_t>(i)]));
+  }
+  LOCKSTEP_TRY(local_all_to_all(local(), in_here, out_here));
+  return wait_for_posted();
+}
+
+Result<std::vector<double>> Spanning::share_factors() {
+  std::vector<double> factors(static_cast<std::size_t>(communicator_.size()), 1);
+  if (fingerprint_.reduce_op != ReduceOp::kPremulSum) return factors;
+  std::vector<ByteSpan> outputs;
+  for (double& factor : factors) outputs.push_back(std::as_writable_bytes(std::span(&factor, 1)));
+  LOCKSTEP_TRY(all_gather(std::as_bytes(std::span(&factor_, 1)), outputs));
+  return factors;
+}
+
+void Spanning::fold_blocks(const Buffer& blocks, std::span<const double> factors, ByteSpan to) const {
+  std::vector<const std::byte*> sources;
+  for (int i = 0; i < communicator_.size(); ++i)
+    sources.push_back(blocks.data() + static_cast<std::size_t>(i) * to.size());
+  std::byte* const result = to.data();
+  fold(fold_with(factors), sources, {&result, 1}, to.size() / element_);
+}
+
+Status Spanning::all_reduce(ByteSpan data) {
+  switch (select_all_reduce(data.size(), layout_)) {
+    case SpanningWay::kRaw:
+      return all_reduce_raw(data);
+    case SpanningWay::kSwap:
+      return all_reduce_swap(data);
+    case SpanningWay::kChain:
+      return Chain(*this, data, data, 0).run();
+    case SpanningWay::kExchange:
+      break;
+  }
+  return all_reduce_exchange(data);
+}
+
+Status Spanning::all_reduce_raw(ByteSpan data) {
+  LOCKSTEP_ASSIGN(const std::vector<double> factors, share_factors());
+  Buffer blocks(data.size() * static_cast<std::size_t>(communicator_.size()));
+  std::vector<ByteSpan> outputs;
+  for (int i = 0; i < communicator_.size(); ++i)
+    outputs.push_back(ByteSpan(blocks).subspan(static_cast<std::size_t>(i) * data.size(), data.size()));
+  LOCKSTEP_TRY(all_gather(data, outputs));
+  fold_blocks(blocks, factors, data);
+  return {};
+}
+
+// A chunk of ours is overwritten by the result only when all of it has gone.
+Status Spanning::all_reduce_swap(ByteSpan data) {
+  LOCKSTEP_ASSIGN(const std::vector<double> factors, share_factors());
+  constexpr std::size_t kAhead = 8;
+  const int peer = 1 - own_;
+  Buffer ring(std::min(data.size(), kAhead * kSwapChunk));
+  const auto place = [&](std::size_t at) {
+    return part_of(ByteSpan(ring), at % (kAhead * kSwapChunk), std::min(kSwapChunk, data.size() - at));
+  };
+  std::vector<Ticket> received;
+  std::vector<Ticket> sent;
+  const auto post = [&](std::size_t at) -> Status {
+    LOCKSTEP_ASSIGN(received.emplace_back(), links_.recv(peer, place(at), deadline_));
+    LOCKSTEP_ASSIGN(sent.emplace_back(), links_.send(peer, part_of(data, at, kSwapChunk), deadline_));
+    return {};
+  };
+  std::size_t ahead = 0;
+  std::size_t number = 0;
+  for (std::size_t at = 0; at == 0 || at < data.size(); at += kSwapChunk, ++number) {
+    for (; (ahead == 0 || ahead < data.size()) && ahead < at + kAhead * kSwapChunk; ahead += kSwapChunk)
+      LOCKSTEP_TRY(post(ahead));
+    LOCKSTEP_TRY(links_.wait(received[number], deadline_));
+    LOCKSTEP_TRY(links_.wait(sent[number], deadline_));
+    const ByteSpan mine = part_of(data, at, kSwapChunk);
+    const std::byte* const theirs = place(at).data();
+    const std::byte* const sources[] = {own_ == 0 ? mine.data() : theirs, own_ == 0 ? theirs : mine.data()};
+    std::byte* const to = mine.data();
+    fold(fold_with(factors), sources, {&to, 1}, mine.size() / element_);
+  }
+  return {};
+}
+
+Status Spanning::all_reduce_exchange(ByteSpan data) {
+  LOCKSTEP_ASSIGN(const std::vector<double> factors, share_factors());
+  const int n = communicator_.size();
+  const std::size_t window = kExchangeWindow / element_ * element_ * static_cast<std::size_t>(n);
+  for (std::size_t at = 0; at < data.size(); at += window) {
+    const ByteSpan piece = part_of(data, at, window);
+    std::vector<ByteView> inputs;
+    std::vector<ByteSpan> slices;
+    for (int i = 0; i < n; ++i) {
+      const Slice slice = slice_of(piece.size() / element_, element_, n, i);
+      slices.push_back(piece.subspan(slice.begin * element_, slice.count() * element_));
+      inputs.push_back(slices.back());
+    }
+    const ByteSpan own = slices[static_cast<std::size_t>(own_)];
+    Buffer blocks(own.size() * static_cast<std::size_t>(n));
+    std::vector<ByteSpan> raw;
+    for (int i = 0; i < n; ++i)
+      raw.push_back(ByteSpan(blocks).subspan(static_cast<std::size_t>(i) * own.size(), own.size()));
+    LOCKSTEP_TRY(all_to_all(inputs, raw));
+    fold_blocks(blocks, factors, own);
+    const Buffer folded(own.begin(), own.end());
+    LOCKSTEP_TRY(all_gather(folded, slices));
+  }
+  return {};
+}
+
+Status Spanning::reduce(ByteView input, ByteSpan output, int root) {
+  if (layout_.contiguous()) {
+    const int root_host = layout_.host_of[static_cast<std::size_t>(root)];
+    return Chain(*this, input, own_ == root ? output : ByteSpan(), root_host).run();
+  }
+  Buffer copy(input.begin(), input.end());
+  LOCKSTEP_TRY(all_reduce_exchange(copy));
+  if (own_ == root && !copy.empty()) std::memcpy(output.data(), copy.data(), copy.size());
+  return {};
+}
+
+Status Spanning::reduce_scatter(std::span<const ByteView> inputs, ByteSpan output) {
+  LOCKSTEP_ASSIGN(const std::vector<double> factors, share_factors());
+  const int n = communicator_.size();
+  const std::size_t window = kExchangeWindow / element_ * element_;
+  std::size_t largest = 0;
+  for (const ByteView part : inputs) largest = std::max(largest, part.size());
+  for (std::size_t at = 0; at < largest; at += window) {
+    const ByteSpan own = part_of(output, at, window);
+    std::vector<ByteView> pieces;
+    for (const ByteView part : inputs) pieces.push_back(part_of(part, at, window));
+    Buffer blocks(own.size() * static_cast<std::size_t>(n));
+    std::vector<ByteSpan> raw;
+    for (int i = 0; i < n; ++i)
+      raw.push_back(ByteSpan(blocks).subspan(static_cast<std::size_t>(i) * own.size(), own.size()));
+    LOCKSTEP_TRY(all_to_all(pieces, raw));
+    fold_blocks(blocks, factors, own);
+  }
+  return {};
+}
+
+Status Spanning::settle(const Status& status) {
+  const Rank rank = communicator_.rank_of(own_);
+  Cause cause = status.cause();
+  cause.op = name_of(fingerprint_.kind);
+  cause.sequence = fingerprint_.sequence;
+  if (!cause.rank) cause.rank = rank;
+  // A failure that another rank reported names its own operation already.
+  const bool quoted = !communicator_.failure().ok() || status.cause().sequence.has_value();
+  if (quoted) return communicator_.fail(status);
+  return communicator_.fail(
+      status.with_cause(cause).with_prefix(cat("rank ", rank, ": ", fingerprint_.text(), ": ")));
+}
+
+}  // namespace lockstep::collective

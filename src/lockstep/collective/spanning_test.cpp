@@ -1,0 +1,301 @@
+// Every collective on every spread of ranks over hosts gives, bit by bit, what a plain fold in rank order
+// gives.
+#include "lockstep/collective/spanning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "lockstep/base/text.h"
+#include "lockstep/collective/execute.h"
+#include "lockstep/collective/selection.h"
+#include "lockstep/testing/communicator_world.h"
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::collective {
+namespace {
+
+using namespace std::chrono_literals;
+using lockstep::testing::CommunicatorWorld;
+using ::testing::HasSubstr;
+using transport::Communicator;
+using transport::Layout;
+
+const std::vector<std::vector<int>> kLayouts = {
+    {0},          {0, 0, 0},       {0, 1},          {0, 1, 2},
+    {0, 0, 1},    {0, 0, 1, 1},    {0, 1, 0, 1},    {0, 0, 0, 1, 1, 1, 1, 1},
+    {0, 1, 1, 2}, {0, 1, 2, 3, 3}, {0, 0, 1, 2, 0}, {0, 0, 1, 1, 2, 2, 3, 3},
+};
+constexpr std::size_t kCounts[] = {0, 1, 17, 1000, 40961};
+
+struct Kind {
+  DType dtype;
+  ReduceOp op;
+};
+constexpr Kind kKinds[] = {{DType::kFloat32, ReduceOp::kSum},       {DType::kBFloat16, ReduceOp::kAvg},
+                           {DType::kFloat16, ReduceOp::kSum},       {DType::kFloat64, ReduceOp::kPremulSum},
+                           {DType::kComplex64, ReduceOp::kProduct}, {DType::kInt32, ReduceOp::kBxor},
+                           {DType::kBool, ReduceOp::kMax},          {DType::kUint8, ReduceOp::kSum}};
+
+// Arbitrary bits, but for bools: NaN, infinities and denormals of every type are among them.
+Buffer bits(DType dtype, std::size_t count, std::uint64_t seed) {
+  Buffer bytes(count * size_of(dtype));
+  std::mt19937_64 random(seed);
+  for (std::byte& byte : bytes)
+    byte = static_cast<std::byte>(dtype == DType::kBool ? random() & 1U : random());
+  return bytes;
+}
+
+double factor_of(int rank) { return 0.5 + rank; }
+std::uint64_t seed_of(std::size_t count, int rank) { return count * 1000 + static_cast<std::uint64_t>(rank); }
+
+Buffer folded(const Kind& kind, std::size_t count, int ranks) {
+  std::vector<Buffer> inputs;
+  std::vector<const std::byte*> sources;
+  std::vector<double> factors;
+  for (int i = 0; i < ranks; ++i) inputs.push_back(bits(kind.dtype, count, seed_of(count, i)));
+  for (int i = 0; i < ranks; ++i) {
+    sources.push_back(inputs[static_cast<std::size_t>(i)].data());
+    factors.push_back(factor_of(i));
+  }
+  Buffer out(count * size_of(kind.dtype));
+  std::byte* const to = out.data();
+  fold({.type = kind.dtype, .op = kind.op, .ranks = ranks, .factors = factors}, sources, {&to, 1}, count);
+  return out;
+}
+
+// One rank's way through a number of operations.
+class Member {
+ public:
+  explicit Member(Communicator& communicator) : communicator_(communicator) {}
+
+  int rank() const { return communicator_.position(); }
+  int size() const { return communicator_.size(); }
+  Status run(const Call& call) {
+    LOCKSTEP_TRY(check(call, Rank{rank()}, WorldSize{size()}));
+    return execute(communicator_, call, fingerprint_of(call, 1, ++sequence_), Clock::steady().in(60s));
+  }
+
+ private:
+  Communicator& communicator_;
+  std::uint64_t sequence_ = 0;
+};
+
+void on_every_layout(const std::function<void(Member&)>& body) {
+  for (const std::vector<int>& hosts : kLayouts) {
+    SCOPED_TRACE(::testing::PrintToString(hosts));
+    CommunicatorWorld(hosts).run([&body](Communicator& communicator) {
+      Member member(communicator);
+      body(member);
+    });
+  }
+}
+
+TEST(Spanning, AllReduceIsAFoldInRankOrder) {
+  on_every_layout([](Member& member) {
+    for (const Kind& kind : kKinds) {
+      for (const std::size_t count : kCounts) {
+        Buffer data = bits(kind.dtype, count, seed_of(count, member.rank()));
+        const ByteSpan output = data;
+        ASSERT_OK(member.run({.kind = OpKind::kAllReduce,
+                              .dtype = kind.dtype,
+                              .reduce_op = kind.op,
+                              .factor = factor_of(member.rank()),
+                              .outputs = {&output, 1}}));
+        ASSERT_EQ(data, folded(kind, count, member.size())) << name_of(kind.dtype) << " x " << count;
+      }
+    }
+  });
+}
+
+TEST(Spanning, ReduceGivesTheRootTheSameFold) {
+  on_every_layout([](Member& member) {
+    for (const Kind& kind : kKinds) {
+      for (const std::size_t count : kCounts) {
+        const Rank root{static_cast<int>(count) % member.size()};
+        const Buffer own = bits(kind.dtype, count, seed_of(count, member.rank()));
+        Buffer result(own.size());
+        const ByteView input = own;
+        const ByteSpan output = result;
+        const bool is_root = root.value == member.rank();
+        ASSERT_OK(member.run({.kind = OpKind::kReduce,
+                              .dtype = kind.dtype,
+                              .reduce_op = kind.op,
+                              .factor = factor_of(member.rank()),
+                              .root = root,
+                              .inputs = {&input, 1},
+                              .outputs = is_root ? std::span(&output, 1) : std::span<const ByteSpan>()}));
+        if (!is_root) continue;
+        ASSERT_EQ(result, folded(kind, count, member.size())) << name_of(kind.dtype) << " x " << count;
+      }
+    }
+  });
+}
+
+// Part r of every rank's input, of its own size.
+std::size_t part_size(std::size_t count, int part) { return count / 2 + static_cast<std::size_t>(part) * 3; }
+
+TEST(Spanning, ReduceScatterGivesEveryRankItsPartOfTheFold) {
+  on_every_layout([](Member& member) {
+    const Kind kind{DType::kFloat32, ReduceOp::kSum};
+    for (const std::size_t count : kCounts) {
+      std::vector<Buffer> parts;
+      std::vector<ByteView> inputs;
+      for (int r = 0; r < member.size(); ++r) {
+        const std::size_t size = part_size(count, r);
+        parts.push_back(bits(kind.dtype, size, seed_of(size, member.rank())));
+      }
+      for (const Buffer& part : parts) inputs.emplace_back(part);
+      const std::size_t own = part_size(count, member.rank());
+      Buffer result(own * 4);
+      const ByteSpan output = result;
+      ASSERT_OK(member.run({.kind = OpKind::kReduceScatter,
+                            .dtype = kind.dtype,
+                            .reduce_op = kind.op,
+                            .inputs = inputs,
+                            .outputs = {&output, 1}}));
+      ASSERT_EQ(result, folded(kind, own, member.size())) << count;
+    }
+  });
+}
+
+TEST(Spanning, BroadcastGivesEveryRankTheRootsBytes) {
+  on_every_layout([](Member& member) {
+    for (const std::size_t count : {0, 1, 1000, 3 << 20}) {
+      const Rank root{static_cast<int>(count + 1) % member.size()};
+      Buffer data = bits(DType::kUint8, count, seed_of(count, member.rank()));
+      const ByteSpan output = data;
+      ASSERT_OK(member.run({.kind = OpKind::kBroadcast, .root = root, .outputs = {&output, 1}}));
+      ASSERT_EQ(data, bits(DType::kUint8, count, seed_of(count, root.value)));
+    }
+  });
+}
+
+TEST(Spanning, GathersBringEveryRanksBytesTogether) {
+  on_every_layout([](Member& member) {
+    for (const OpKind kind : {OpKind::kAllGather, OpKind::kGather}) {
+      for (const std::size_t count : kCounts) {
+        const Rank root{static_cast<int>(count) % member.size()};
+        const std::size_t own = part_size(count, member.rank());
+        const Buffer mine = bits(DType::kUint8, own, seed_of(own, member.rank()));
+        std::vector<Buffer> results;
+        std::vector<ByteSpan> outputs;
+        for (int r = 0; r < member.size(); ++r) results.emplace_back(part_size(count, r));
+        for (Buffer& result : results) outputs.emplace_back(result);
+        const ByteView input = mine;
+        const bool takes = kind == OpKind::kAllGather || root.value == member.rank();
+        ASSERT_OK(member.run(
+            {.kind = kind,
+             .root = root,
+             .inputs = {&input, 1},
+             .outputs = takes ? std::span<const ByteSpan>(outputs) : std::span<const ByteSpan>()}));
+        for (int r = 0; takes && r < member.size(); ++r) {
+          const std::size_t size = part_size(count, r);
+          ASSERT_EQ(results[static_cast<std::size_t>(r)], bits(DType::kUint8, size, seed_of(size, r)));
+        }
+      }
+    }
+  });
+}
+
+TEST(Spanning, ScatterAndAllToAllBringEveryPartToItsRank) {
+  on_every_layout([](Member& member) {
+    for (const OpKind kind : {OpKind::kScatter, OpKind::kAllToAll}) {
+      for (const std::size_t count : kCounts) {
+        const Rank root{static_cast<int>(count) % member.size()};
+        const auto size_at = [&](int from, int to) { return part_size(count, (from * 3 + to * 5) % 7); };
+        const auto from_to = [&](int from, int to) {
+          return bits(DType::kUint8, size_at(from, to), seed_of(count, from * 100 + to));
+        };
+        std::vector<Buffer> parts;
+        std::vector<ByteView> inputs;
+        for (int r = 0; r < member.size(); ++r) parts.push_back(from_to(member.rank(), r));
+        for (const Buffer& part : parts) inputs.emplace_back(part);
+        const bool to_all = kind == OpKind::kAllToAll;
+        if (!to_all && root.value != member.rank()) inputs.clear();
+        std::vector<Buffer> results;
+        std::vector<ByteSpan> outputs;
+        for (int r = 0; r < member.size(); ++r) {
+          if (to_all || r == root.value) results.emplace_back(size_at(r, member.rank()));
+        }
+        for (Buffer& result : results) outputs.emplace_back(result);
+        ASSERT_OK(member.run({.kind = kind, .root = root, .inputs = inputs, .outputs = outputs}));
+        for (int r = 0; r < member.size(); ++r) {
+          if (!to_all && r != root.value) continue;
+          const auto at = static_cast<std::size_t>(to_all ? r : 0);
+          ASSERT_EQ(results[at], from_to(r, member.rank()));
+        }
+      }
+    }
+  });
+}
+
+TEST(Spanning, BuffersThatTravelTogetherAreEachReduced) {
+  on_every_layout([](Member& member) {
+    const Kind kind{DType::kFloat32, ReduceOp::kSum};
+    std::vector<Buffer> buffers;
+    std::vector<ByteSpan> outputs;
+    for (const std::size_t count : kCounts)
+      buffers.push_back(bits(kind.dtype, count, seed_of(count, member.rank())));
+    for (Buffer& buffer : buffers) outputs.emplace_back(buffer);
+    ASSERT_OK(member.run(
+        {.kind = OpKind::kAllReduce, .dtype = kind.dtype, .reduce_op = kind.op, .outputs = outputs}));
+    std::size_t b = 0;
+    for (const std::size_t count : kCounts) ASSERT_EQ(buffers[b++], folded(kind, count, member.size()));
+    ASSERT_OK(member.run({.kind = OpKind::kBarrier}));
+  });
+}
+
+TEST(Spanning, EncryptedAndManyStreamsGiveTheSame) {
+  for (const auto& options : {CommunicatorWorld::Options{.streams = 3},
+                              CommunicatorWorld::Options{.protection = transport::Protection::kSealed}}) {
+    CommunicatorWorld({0, 0, 1, 1, 2}, options).run([](Communicator& communicator) {
+      Member member(communicator);
+      const Kind kind{DType::kFloat32, ReduceOp::kSum};
+      const std::size_t count = 100'001;
+      Buffer data = bits(kind.dtype, count, seed_of(count, member.rank()));
+      const ByteSpan output = data;
+      ASSERT_OK(member.run(
+          {.kind = OpKind::kAllReduce, .dtype = kind.dtype, .reduce_op = kind.op, .outputs = {&output, 1}}));
+      ASSERT_EQ(data, folded(kind, count, member.size()));
+    });
+  }
+}
+
+TEST(Spanning, ADifferentCallIsADesyncThatEveryRankQuotes) {
+  for (const std::vector<int>& hosts : kLayouts) {
+    if (hosts.size() < 3) continue;
+    SCOPED_TRACE(::testing::PrintToString(hosts));
+    CommunicatorWorld(hosts).run([](Communicator& communicator) {
+      Member member(communicator);
+      std::vector<float> data(100'000, 1.F);
+      const ByteSpan output = std::as_writable_bytes(std::span(data));
+      const Status status = member.run({.kind = OpKind::kAllReduce,
+                                        .dtype = DType::kFloat32,
+                                        .reduce_op = member.rank() == 1 ? ReduceOp::kMax : ReduceOp::kSum,
+                                        .outputs = {&output, 1}});
+      EXPECT_EQ(status.failure(), Failure::kDesync) << status.text();
+      EXPECT_THAT(std::string(status.message()), HasSubstr("reduce op"));
+      // Nobody gets a sum that has another rank's maximum in it.
+      EXPECT_EQ(member.run({.kind = OpKind::kBarrier}).failure(), Failure::kDesync);
+    });
+  }
+}
+
+TEST(Selection, FollowsTheTable) {
+  const auto way = [](std::vector<int> hosts, std::size_t bytes) {
+    return select_all_reduce(bytes, Layout::of(std::span<const int>(hosts)));
+  };
+  EXPECT_EQ(way({0, 1}, 64), SpanningWay::kSwap);
+  EXPECT_EQ(way({0, 1}, 64 << 20), SpanningWay::kSwap);
+  EXPECT_EQ(way({0, 0, 1, 1}, 64), SpanningWay::kRaw);
+  EXPECT_EQ(way({0, 1, 0, 1}, 64), SpanningWay::kRaw);
+  EXPECT_EQ(way({0, 0, 1, 1}, 1 << 20), SpanningWay::kChain);
+  EXPECT_EQ(way({0, 1, 2}, 1 << 20), SpanningWay::kChain);
+  EXPECT_EQ(way({0, 1, 0, 1}, 1 << 20), SpanningWay::kExchange);
+}
+
+}  // namespace
+}  // namespace lockstep::collective

@@ -1,0 +1,37 @@
+#include "lockstep/transport/communicator.h"
+
+namespace lockstep::transport {
+
+Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
+                           std::unique_ptr<shm::Board> board, std::unique_ptr<link::Links> links)
+    : position_(position),
+      ranks_(std::move(ranks)),
+      layout_(std::move(layout)),
+      board_(std::move(board)),
+      links_(std::move(links)) {}
+
+Status Communicator::fail(const Status& status) {
+  (void)board_->fail(status);
+  const Status first = board_->failure();
+  if (!links_) return first;
+  links_->abort(first);
+  if (board_->claim_telling()) {
+    std::vector<std::vector<int>> others = layout_.hosts;
+    others.erase(others.begin() + layout_.host_of[static_cast<std::size_t>(position_)]);
+    links_->spread_news(others, first);
+  }
+  return first;
+}
+
+void Communicator::leave(std::uint64_t sequence) {
+  board_->leave(sequence);
+  if (!links_) return;
+  const Status failure = board_->failure();
+  if (failure.ok()) {
+    links_->leave();
+  } else {
+    links_->abort(failure);
+  }
+}
+
+}  // namespace lockstep::transport

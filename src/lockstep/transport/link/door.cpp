@@ -1,0 +1,374 @@
+#include "lockstep/transport/link/door.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/crc32c.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/status_bytes.h"
+#include "lockstep/base/text.h"
+#include "lockstep/store/tcp_greeter.h"
+#include "lockstep/store/tcp_listener.h"
+#include "lockstep/transport/link/errand.h"
+#include "lockstep/transport/loop.h"
+#include "lockstep/transport/parties.h"
+
+namespace lockstep::transport::link {
+namespace {
+
+constexpr Logger kLog("link");
+constexpr std::string_view kHandshake = "the handshake of a link";
+constexpr auto kLogPeriod = std::chrono::minutes(1);
+
+constexpr std::size_t kNewsChecksum = 4;
+constexpr std::size_t kMaxEarlyNews = 64;
+
+void set_no_delay(int socket) {
+  const int on = 1;
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Inbox>> Inbox::make() {
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return Status::from_errno("no eventfd can be made", errno);
+  return std::shared_ptr<Inbox>(new Inbox(std::move(event)));
+}
+
+std::optional<Arrival> Inbox::take(Rank from, std::uint16_t stream) {
+  const MutexLock lock(mutex_);
+  std::uint64_t count = 0;
+  (void)!::read(event_.get(), &count, sizeof(count));
+  const auto found = arrivals_.find({from, stream});
+  if (found == arrivals_.end()) return std::nullopt;
+  Arrival arrival = std::move(found->second);
+  arrivals_.erase(found);
+  return arrival;
+}
+
+void Inbox::put(Rank from, std::uint16_t stream, Arrival arrival) {
+  const MutexLock lock(mutex_);
+  arrivals_.insert_or_assign({from, stream}, std::move(arrival));
+  const std::uint64_t one = 1;
+  (void)!::write(event_.get(), &one, sizeof(one));
+}
+
+class Door::Impl {
+ public:
+  Impl(std::unique_ptr<Loop> loop, DoorOptions options)
+      : options_(std::move(options)),
+        job_(base::job_hash(options_.identity.job_id)),
+        log_limit_(kLogPeriod, loop->clock()),
+        loop_(std::move(loop)) {}
+
+  ~Impl() {
+    loop_->run_and_drain([this] {
+      listeners_.clear();
+      greeter_.reset();
+      newcomers_.clear();
+    });
+  }
+
+  Loop& loop() { return *loop_; }
+  const Identity& identity() const { return options_.identity; }
+  const std::vector<base::SocketAddress>& addresses() const { return addresses_; }
+
+  Status open() {
+    std::vector<UniqueFd> sockets;
+    for (const base::SocketAddress& address : options_.addresses) {
+      const bool open_to_all = !address.is_loopback() && options_.identity.secret.is_insecure();
+      if (open_to_all && options_.open_to_all == store::OpenToAll::kRefuse) {
+        return Status::invalid(cat(identity().text(), ": a listener on ", address.host(),
+                                   " would be open to everyone who reaches it: ",
+                                   "the job has no secret. Make one with `lockstep secret FILE` and set "
+                                   "LOCKSTEP_SECRET_FILE=FILE on "
+                                   "every host, or say `insecure` to do without."),
+                               {.failure = Failure::kNoSecret, .rank = identity().rank, .op = "listen"});
+      }
+      LOCKSTEP_ASSIGN(sockets.emplace_back(), base::listen_on(address));
+      LOCKSTEP_ASSIGN(addresses_.emplace_back(), base::local_address(sockets.back().get()));
+    }
+    loop_->post([this, sockets = std::move(sockets)]() mutable { open_on_loop(std::move(sockets)); });
+    return {};
+  }
+
+  Result<std::shared_ptr<Inbox>> inbox(std::uint64_t group) {
+    const MutexLock lock(mutex_);
+    std::shared_ptr<Inbox>& place = inboxes_[group];
+    if (!place) {
+      auto made = Inbox::make();
+      if (!made.ok()) {
+        inboxes_.erase(group);
+        return made.status();
+      }
+      place = std::move(*made);
+    }
+    return place;
+  }
+
+  void listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear) {
+    const MutexLock lock(mutex_);
+    if (const auto early = early_news_.find(group); early != early_news_.end()) hear(early->second);
+    listeners_for_news_[group] = std::move(hear);
+  }
+
+  void forget(std::uint64_t group) {
+    const MutexLock lock(mutex_);
+    inboxes_.erase(group);
+    listeners_for_news_.erase(group);
+    early_news_.erase(group);
+  }
+
+ private:
+  // One who has passed the handshake and has yet to say what it comes for.
+  struct Newcomer {
+    explicit Newcomer(Loop& loop) : socket(loop.context()), limit(loop) {}
+    asio::posix::stream_descriptor socket;
+    std::unique_ptr<base::ForkGuard> guard;
+    base::SessionKeys keys;
+    Rank rank;
+    store::PeerName peer;
+    Buffer bytes = Buffer(kErrandSize);  // the errand, then the news, with their checksum
+    std::size_t count = 0;
+    Timer limit;
+  };
+  // Shared with the handler that waits for its bytes, which may run after it was dropped.
+  using NewcomerPtr = std::shared_ptr<Newcomer>;
+
+  void open_on_loop(std::vector<UniqueFd> sockets) {
+    asio::io_context& context = loop_->context();
+    greeter_ = std::make_unique<store::Greeter>(
+        context, loop_->clock(), log_limit_,
+        store::Greeter::Limits{.unproven = options_.max_unproven, .handshake = options_.handshake_timeout},
+        store::Greeter::Callbacks{
+            .decide = [this](const base::ClientClaim& claim) { return decide_on_loop(claim); },
+            .judge_proven =
+                [this](const base::ClientClaim&) {
+                  return newcomers_.size() < options_.max_waiting ? base::Verdict::kAccepted
+                                                                  : base::Verdict::kTooMany;
+                },
+            .admit = [this](store::Guest guest) { admit_on_loop(std::move(guest)); },
+            .has_room =
+                [this] {
+                  for (const auto& listener : listeners_) listener->accept_on_loop();
+                },
+            .warn = [this](std::string_view line) { kLog.warn(cat(identity().text(), ": ", line)); }});
+    for (UniqueFd& socket : sockets) {
+      listeners_.push_back(
+          std::make_unique<store::Listener>(context, std::move(socket), *greeter_, log_limit_, "accept"));
+      listeners_.back()->accept_on_loop();
+    }
+  }
+
+  base::ServerHandshake::Decision decide_on_loop(const base::ClientClaim& claim) const {
+    if (claim.role != base::Role::kData) return {.verdict = base::Verdict::kWrongRole, .secret = {}};
+    if (claim.job != job_) return {.verdict = base::Verdict::kWrongJob, .secret = {}};
+    if (claim.epoch != identity().epoch) return {.verdict = base::Verdict::kWrongEpoch, .secret = {}};
+    return {.secret = identity().secret};
+  }
+
+  void admit_on_loop(store::Guest guest) {
+    const auto newcomer = std::make_shared<Newcomer>(*loop_);
+    newcomer->keys = *guest.keys;
+    newcomer->rank = Rank(static_cast<int>(guest.claim.rank));
+    newcomer->peer = std::move(guest.peer);
+    newcomer->guard = std::move(guest.guard);
+    asio::error_code error;
+    newcomer->socket.assign(guest.socket.get(), error);
+    if (error) return;
+    (void)guest.socket.release();
+    newcomers_.insert(newcomer);
+    newcomer->limit.arm_on_loop(loop_->clock().now() + options_.handshake_timeout,
+                                [this, weak = std::weak_ptr(newcomer)] {
+                                  if (const auto late = weak.lock())
+                                    drop_on_loop(late, "it did not say what it comes for in time");
+                                });
+    read_on_loop(newcomer);
+  }
+
+  void read_on_loop(const NewcomerPtr& newcomer) {
+    while (true) {
+      const ByteSpan rest = ByteSpan(newcomer->bytes).subspan(newcomer->count);
+      const ssize_t got = ::recv(newcomer->socket.native_handle(), rest.data(), rest.size(), MSG_DONTWAIT);
+      if (got > 0) newcomer->count += static_cast<std::size_t>(got);
+      if (newcomer->count == newcomer->bytes.size()) {
+        if (!understand_on_loop(newcomer)) continue;
+        return;
+      }
+      if (got > 0 || (got < 0 && errno == EINTR)) continue;
+      if (got == 0 || errno != EAGAIN) return drop_on_loop(newcomer, "it closed the connection");
+      break;
+    }
+    newcomer->socket.async_wait(asio::posix::descriptor_base::wait_read,
+                                [this, weak = std::weak_ptr(newcomer)](asio::error_code error) {
+                                  const auto still = weak.lock();
+                                  if (!error && still) read_on_loop(still);
+                                });
+  }
+
+  // False if there is more to read.
+  bool understand_on_loop(const NewcomerPtr& newcomer) {
+    const auto errand = parse_errand(ByteView(newcomer->bytes).first<kErrandSize>());
+    if (!errand.ok()) {
+      drop_on_loop(newcomer, errand.status().message());
+      return true;
+    }
+    const ByteView rest = ByteView(newcomer->bytes).subspan(kErrandSize);
+    if (errand->kind == ErrandKind::kLink) {
+      hand_over_on_loop(newcomer, *errand);
+    } else if (rest.empty()) {
+      newcomer->bytes.resize(kErrandSize + errand->stream + kNewsChecksum);
+      return false;
+    } else {
+      hear_on_loop(newcomer, errand->group, rest);
+    }
+    return true;
+  }
+
+  void hand_over_on_loop(const NewcomerPtr& newcomer, const Errand& errand) {
+    auto place = inbox(errand.group);
+    if (!place.ok()) return drop_on_loop(newcomer, place.status().message());
+    newcomer->limit.disarm_on_loop();
+    newcomer->guard.reset();
+    Arrival arrival{.socket = UniqueFd(newcomer->socket.release()), .keys = newcomer->keys};
+    set_no_delay(arrival.socket.get());
+    newcomers_.erase(newcomer);
+    (*place)->put(newcomer->rank, errand.stream, std::move(arrival));
+  }
+
+  void hear_on_loop(const NewcomerPtr& newcomer, std::uint64_t group, ByteView news) {
+    const ByteView status = news.first(news.size() - kNewsChecksum);
+    std::uint32_t crc = 0;
+    std::memcpy(&crc, news.data() + status.size(), sizeof(crc));
+    if (crc != base::crc32c(status)) return drop_on_loop(newcomer, "its news arrived damaged");
+    {
+      const MutexLock lock(mutex_);
+      const auto listener = listeners_for_news_.find(group);
+      if (listener != listeners_for_news_.end()) {
+        listener->second(base::parse_status(status));
+      } else if (early_news_.size() < kMaxEarlyNews) {
+        early_news_.try_emplace(group, base::parse_status(status));
+      }
+    }
+    newcomer->limit.disarm_on_loop();
+    newcomer->guard.reset();
+    newcomers_.erase(newcomer);
+    asio::error_code ignored;
+    newcomer->socket.close(ignored);
+  }
+
+  void drop_on_loop(const NewcomerPtr& newcomer, std::string_view why) {
+    if (newcomers_.erase(newcomer) == 0) return;
+    newcomer->limit.disarm_on_loop();
+    newcomer->guard.reset();
+    if (greeter_) greeter_->log_rejection(newcomer->peer, why);
+    asio::error_code ignored;
+    newcomer->socket.close(ignored);
+  }
+
+  const DoorOptions options_;
+  const base::JobHash job_;
+  base::RateLimit log_limit_;
+  std::vector<base::SocketAddress> addresses_;
+  std::unique_ptr<store::Greeter> greeter_;
+  std::vector<std::unique_ptr<store::Listener>> listeners_;
+  std::set<NewcomerPtr> newcomers_;
+  Mutex mutex_;
+  std::map<std::uint64_t, std::shared_ptr<Inbox>> inboxes_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::function<void(const Status&)>> listeners_for_news_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Status> early_news_ LOCKSTEP_GUARDED_BY(mutex_);  // of groups not made here yet
+  const std::unique_ptr<Loop> loop_;  // last: what is posted to it uses the others
+};
+
+Door::Door(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Door::~Door() {
+  // Listeners and the epoll set they are in are the parent's.
+  if (impl_->loop().in_forked_child()) static_cast<void>(impl_.release());
+}
+
+Result<std::unique_ptr<Door>> Door::open(DoorOptions options, const Clock& clock) {
+  LOCKSTEP_ASSIGN(auto loop, Loop::start("lockstep-door", clock));
+  auto impl = std::make_unique<Impl>(std::move(loop), std::move(options));
+  LOCKSTEP_TRY(impl->open());
+  return std::unique_ptr<Door>(new Door(std::move(impl)));
+}
+
+const std::vector<base::SocketAddress>& Door::addresses() const { return impl_->addresses(); }
+
+Result<std::shared_ptr<Inbox>> Door::inbox(std::uint64_t group) { return impl_->inbox(group); }
+
+void Door::listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear) {
+  impl_->listen_for_news(group, std::move(hear));
+}
+
+void Door::forget(std::uint64_t group) { impl_->forget(group); }
+
+namespace {
+
+// Connects to the first address that answers, and passes the handshake.
+Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
+  Status last = Status::invalid("it has no address to connect to", {.failure = Failure::kPeerUnreachable});
+  UniqueFd socket;
+  for (const base::SocketAddress& address : knock.addresses) {
+    auto connected = base::connect_to(address, deadline, base::OnRefused::kFail);
+    if (connected.ok()) {
+      socket = std::move(*connected);
+      break;
+    }
+    last = connected.status();
+  }
+  if (!socket) return last;
+  set_no_delay(socket.get());
+  const Identity& identity = knock.identity;
+  base::ClientHandshake handshake(
+      {.role = base::Role::kData,
+       .job_id = identity.job_id,
+       .epoch = identity.epoch,
+       .rank = identity.rank ? static_cast<std::uint32_t>(identity.rank->value) : base::kNoRank},
+      identity.secret);
+  const Deadline limit = deadline.at_most(std::chrono::seconds(5));
+  LOCKSTEP_TRY(base::send_all(socket.get(), handshake.hello(), limit, kHandshake));
+  std::array<std::byte, base::kServerHelloSize> hello;
+  LOCKSTEP_TRY(base::recv_all(socket.get(), hello, limit, kHandshake));
+  LOCKSTEP_ASSIGN(const auto proof, handshake.on_server_hello(hello));
+  LOCKSTEP_TRY(base::send_all(socket.get(), proof, limit, kHandshake));
+  std::array<std::byte, base::kVerdictSize> verdict;
+  LOCKSTEP_TRY(base::recv_all(socket.get(), verdict, limit, kHandshake));
+  LOCKSTEP_ASSIGN(const base::SessionKeys keys, handshake.on_verdict(verdict));
+  return Arrival{.socket = std::move(socket), .keys = keys};
+}
+
+}  // namespace
+
+Result<Arrival> knock(const Knock& knock, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(Arrival arrival, enter(knock, deadline));
+  const auto errand = write_errand({.group = knock.group, .stream = knock.stream});
+  LOCKSTEP_TRY(base::send_all(arrival.socket.get(), errand, deadline, kHandshake));
+  return arrival;
+}
+
+Status bring_news(const Knock& knock, const Status& news, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(const Arrival arrival, enter(knock, deadline));
+  const Buffer status = base::write_status(news);
+  const auto errand = write_errand(
+      {.kind = ErrandKind::kNews, .group = knock.group, .stream = static_cast<std::uint16_t>(status.size())});
+  Buffer bytes(errand.begin(), errand.end());
+  base::ByteWriter out(bytes);
+  out.raw(status);
+  out.integer(base::crc32c(status));
+  return base::send_all(arrival.socket.get(), bytes, deadline, "news of a failed group");
+}
+
+}  // namespace lockstep::transport::link

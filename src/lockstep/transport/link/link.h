@@ -1,0 +1,114 @@
+// A Link is one socket to one peer of a group: a queue of messages out, and a queue of buffers for those that
+// come in. It never waits: progress() moves what can be moved now.
+//
+// A message is cut into frames of at most kMaxPayload; its bytes go from and to the caller's memory without a
+// copy. A message that arrives before its buffer was posted stays in the kernel's buffers.
+//
+// Thread safety: none; the thread that runs the group's operation.
+// Ownership: the bytes of a message are the caller's, and in use until it is done or the link has failed.
+// Errors: the first is final. What the peer said before it ended the link is the error.
+// Does not: connect, wait, or name the operation.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/crypto.h"
+#include "lockstep/base/fork_guard.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/transport/link/frame.h"
+
+namespace lockstep::transport::link {
+
+// For a link whose bytes are encrypted.
+struct LinkKeys {
+  base::SealKey send;
+  base::SealKey recv;
+};
+
+// A message that came with another stamp or size than the one that was expected, or a goodbye instead of it:
+// the group is out of step.
+struct Mismatch {
+  FrameKind kind;
+  Stamp expected;
+  Stamp received;  // of a goodbye: the peer's last operation
+  Bytes expected_size;
+  Bytes received_size;
+};
+
+class Link {
+ public:
+  Link(UniqueFd socket, const std::optional<LinkKeys>& keys);
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  void send(const Stamp& stamp, std::uint32_t part, ByteView bytes);
+  void recv(const Stamp& stamp, std::uint32_t part, ByteSpan bytes);
+  // How many messages of each direction are done, since the link was made; they are done in order.
+  std::uint64_t sends_done() const { return sends_done_; }
+  std::uint64_t recvs_done() const { return recvs_done_; }
+  bool pending() const { return !out_.empty() || !in_.empty(); }
+
+  // True if any byte moved. kDisconnected with kPeerDied, kPeerUnreachable or kCorruptFrame; the status that
+  // the peer sent; kDesync if it has left, or if mismatch() says more.
+  Result<bool> progress();
+  const std::optional<Mismatch>& mismatch() const { return mismatch_; }
+
+  // For poll(2): what progress() waits for.
+  int fd() const { return socket_.get(); }
+  short events() const;
+
+  // A last frame, if the stream is between two frames and the kernel takes it at once; then it is closed.
+  void close(FrameKind kind, const Stamp& stamp, ByteView payload);
+  bool closed() const { return !socket_; }
+
+ private:
+  struct Outgoing {
+    Stamp stamp;
+    std::uint32_t part;
+    ByteView rest;  // what no frame has taken yet
+  };
+  struct Incoming {
+    Stamp stamp;
+    std::uint32_t part;
+    ByteSpan rest;  // what no frame has filled yet
+    std::size_t size;
+  };
+
+  // Makes the frame that is sent next.
+  void make_frame(Frame frame, ByteView payload);
+  Result<bool> progress_out();
+  Result<bool> progress_in();
+  Status take_frame();
+  Status take_last_words(const Frame& frame, std::size_t expected);
+
+  UniqueFd socket_;
+  std::optional<base::ForkGuard> fork_guard_;
+  std::optional<base::Sealer> sealer_;
+  std::optional<base::Opener> opener_;
+
+  std::deque<Outgoing> out_;
+  std::uint64_t sends_done_ = 0;
+  // The frame that is being sent: its header, its payload, and how much of both has gone.
+  bool sending_ = false;
+  Header out_header_{};
+  ByteView out_payload_;
+  Buffer sealed_;  // payload and tag, where frames are sealed
+  std::size_t out_sent_ = 0;
+
+  std::deque<Incoming> in_;
+  std::uint64_t recvs_done_ = 0;
+  Header in_header_{};
+  std::array<std::byte, base::kSealTagSize> in_tag_{};
+  std::size_t in_received_ = 0;
+  std::optional<Mismatch> mismatch_;
+};
+
+}  // namespace lockstep::transport::link

@@ -1,0 +1,221 @@
+#include "lockstep/transport/link/links.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "lockstep/base/status_bytes.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::transport::link {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kSleepSlice = 50ms;
+constexpr Duration kNewsLimit = 1s;
+
+}  // namespace
+
+Links::Links(LinksOptions options, std::shared_ptr<Inbox> inbox)
+    : options_(std::move(options)), inbox_(std::move(inbox)) {}
+
+Links::~Links() = default;
+
+void Links::begin(const Stamp& stamp) {
+  stamp_ = stamp;
+  for (auto& [peer, pair] : pairs_) pair.sends = pair.recvs = 0;
+}
+
+// Who connects is the client, and each end has the key of its own direction.
+void Links::attach(Stream& stream, Arrival arrival, Ticket::Direction connected) {
+  std::optional<LinkKeys> keys;
+  if (options_.protection == Protection::kSealed) {
+    keys = connected == Ticket::Direction::kOut
+               ? LinkKeys{.send = arrival.keys.client_to_server, .recv = arrival.keys.server_to_client}
+               : LinkKeys{.send = arrival.keys.server_to_client, .recv = arrival.keys.client_to_server};
+  }
+  stream.link = std::make_unique<Link>(std::move(arrival.socket), keys);
+  for (const Stream::Post& post : stream.waiting) {
+    if (post.direction == Ticket::Direction::kOut) {
+      stream.link->send(stamp_, post.part, post.out);
+    } else {
+      stream.link->recv(stamp_, post.part, post.in);
+    }
+  }
+  stream.waiting.clear();
+}
+
+Result<Links::Pair*> Links::pair_with(int peer, const Deadline& deadline) {
+  if (closed_) return Status::aborted("the links of this group are closed", {.failure = Failure::kClosed});
+  const auto found = pairs_.find(peer);
+  if (found != pairs_.end()) return &found->second;
+  Pair pair;
+  pair.streams.resize(static_cast<std::size_t>(options_.streams));
+  if (options_.position > peer) {
+    waiting_streams_ += options_.streams;
+    return &(pairs_[peer] = std::move(pair));
+  }
+  for (int i = 0; i < options_.streams; ++i) {
+    const Rank rank = options_.ranks[static_cast<std::size_t>(peer)];
+    auto arrival = knock({.identity = options_.identity,
+                          .group = options_.group,
+                          .stream = static_cast<std::uint16_t>(i),
+                          .addresses = options_.addresses[static_cast<std::size_t>(peer)]},
+                         deadline);
+    if (!arrival.ok()) {
+      Cause cause = arrival.status().cause();
+      cause.peer = rank;
+      if (cause.failure == Failure::kNone) cause.failure = Failure::kPeerUnreachable;
+      return arrival.status().with_cause(cause).with_prefix(cat("cannot connect to rank ", rank, ": "));
+    }
+    attach(pair.streams[static_cast<std::size_t>(i)], std::move(*arrival), Ticket::Direction::kOut);
+  }
+  return &(pairs_[peer] = std::move(pair));
+}
+
+Result<Links::Ticket> Links::send(int peer, ByteView bytes, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(Pair* const pair, pair_with(peer, deadline));
+  const std::uint32_t part = pair->sends++;
+  const int at = static_cast<int>(part) % options_.streams;
+  Stream& stream = pair->streams[static_cast<std::size_t>(at)];
+  if (stream.link) {
+    stream.link->send(stamp_, part, bytes);
+  } else {
+    stream.waiting.push_back({.part = part, .out = bytes, .in = {}, .direction = Ticket::Direction::kOut});
+  }
+  return Ticket{.peer = peer, .stream = at, .direction = Ticket::Direction::kOut, .number = ++stream.sends};
+}
+
+Result<Links::Ticket> Links::recv(int peer, ByteSpan bytes, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(Pair* const pair, pair_with(peer, deadline));
+  const std::uint32_t part = pair->recvs++;
+  const int at = static_cast<int>(part) % options_.streams;
+  Stream& stream = pair->streams[static_cast<std::size_t>(at)];
+  if (stream.link) {
+    stream.link->recv(stamp_, part, bytes);
+  } else {
+    stream.waiting.push_back({.part = part, .out = {}, .in = bytes, .direction = Ticket::Direction::kIn});
+  }
+  return Ticket{.peer = peer, .stream = at, .direction = Ticket::Direction::kIn, .number = ++stream.recvs};
+}
+
+bool Links::done(const Ticket& ticket) const {
+  const auto pair = pairs_.find(ticket.peer);
+  if (pair == pairs_.end()) return false;
+  const Stream& stream = pair->second.streams[static_cast<std::size_t>(ticket.stream)];
+  if (!stream.link) return false;
+  return (ticket.direction == Ticket::Direction::kOut ? stream.link->sends_done()
+                                                      : stream.link->recvs_done()) >= ticket.number;
+}
+
+void Links::take_arrivals() {
+  for (auto& [peer, pair] : pairs_) {
+    for (std::size_t i = 0; i < pair.streams.size(); ++i) {
+      if (pair.streams[i].link) continue;
+      auto arrival =
+          inbox_->take(options_.ranks[static_cast<std::size_t>(peer)], static_cast<std::uint16_t>(i));
+      if (!arrival) continue;
+      attach(pair.streams[i], std::move(*arrival), Ticket::Direction::kIn);
+      --waiting_streams_;
+    }
+  }
+}
+
+Status Links::blame(int peer, const Link& link, const Status& status) const {
+  const Rank rank = options_.ranks[static_cast<std::size_t>(peer)];
+  if (link.mismatch() && options_.describe) return options_.describe(rank, *link.mismatch());
+  if (status.cause().peer || status.failure() == Failure::kForked)
+    return status;  // it names somebody already
+  Cause cause = status.cause();
+  cause.peer = rank;
+  return status.with_cause(cause).with_prefix(cat("rank ", rank, ": "));
+}
+
+Result<bool> Links::move_all() {
+  bool moved = false;
+  if (waiting_streams_ > 0) take_arrivals();
+  for (auto& [peer, pair] : pairs_) {
+    for (Stream& stream : pair.streams) {
+      if (!stream.link || !stream.link->pending()) continue;
+      const auto progress = stream.link->progress();
+      if (!progress.ok()) return blame(peer, *stream.link, progress.status());
+      moved |= *progress;
+    }
+  }
+  return moved;
+}
+
+Status Links::progress() { return move_all().status(); }
+
+// Until a socket can be moved on, or for one slice.
+Status Links::sleep(const Deadline& deadline) {
+  std::vector<pollfd> sockets;
+  for (const auto& [peer, pair] : pairs_) {
+    for (const Stream& stream : pair.streams) {
+      if (stream.link && stream.link->pending())
+        sockets.push_back({.fd = stream.link->fd(), .events = stream.link->events(), .revents = 0});
+    }
+  }
+  if (waiting_streams_ > 0) sockets.push_back({.fd = inbox_->fd(), .events = POLLIN, .revents = 0});
+  const Duration left = deadline.clock().patience(deadline.remaining());
+  const Duration slice = std::clamp<Duration>(left, 1ms, kSleepSlice);
+  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(slice);
+  (void)::poll(sockets.data(), sockets.size(), static_cast<int>(millis.count()));
+  return options_.look();
+}
+
+Status Links::wait(const Ticket& ticket, const Deadline& deadline) {
+  const Clock& clock = deadline.clock();
+  base::TimePoint idle_since = clock.now();
+  while (!done(ticket)) {
+    LOCKSTEP_ASSIGN(const bool moved, move_all());
+    if (done(ticket)) break;
+    const base::TimePoint now = clock.now();
+    if (moved) {
+      idle_since = now;
+      continue;
+    }
+    if (now - idle_since < options_.spin) continue;
+    if (deadline.expired()) {
+      const Rank rank = options_.ranks[static_cast<std::size_t>(ticket.peer)];
+      return Status::timeout(cat("waited for rank ", rank, " until the deadline"),
+                             {.failure = Failure::kMissingRanks, .peer = rank, .missing = {rank}});
+    }
+    LOCKSTEP_TRY(sleep(deadline));
+  }
+  return {};
+}
+
+void Links::close_all(FrameKind kind, ByteView payload) {
+  closed_ = true;
+  if (waiting_streams_ > 0) take_arrivals();  // whoever connected hears it, too
+  for (auto& [peer, pair] : pairs_) {
+    for (Stream& stream : pair.streams) {
+      if (stream.link) stream.link->close(kind, stamp_, payload);
+    }
+  }
+}
+
+void Links::abort(const Status& why) {
+  if (!closed_) close_all(FrameKind::kAbort, base::write_status(why));
+}
+
+void Links::spread_news(const std::vector<std::vector<int>>& members, const Status& why) const {
+  for (const std::vector<int>& list : members) {
+    for (const int peer : list) {
+      const Status told = bring_news({.identity = options_.identity,
+                                      .group = options_.group,
+                                      .addresses = options_.addresses[static_cast<std::size_t>(peer)]},
+                                     why, Clock::steady().in(kNewsLimit));
+      if (told.ok()) break;
+    }
+  }
+}
+
+void Links::leave() {
+  if (!closed_) close_all(FrameKind::kGoodbye, {});
+}
+
+}  // namespace lockstep::transport::link

@@ -1,0 +1,120 @@
+// The Links of a group are its sockets to members on other hosts, made when they are first used, and moved on
+// by the thread that runs the group's operation: nothing happens between its calls.
+//
+// An operation begins with its stamp, posts what it sends and receives, and waits. Messages between two
+// members are matched by their order; every frame carries the stamp and the message's number, so members that
+// are in different operations notice it. A send that was posted is under way: it needs no matching receive to
+// be posted first. Whoever waits moves everything that was posted, so two members that send to each other
+// first do not hold each other up.
+//
+// Of two members the one with the lower position connects.
+// Thread safety: none; one thread at a time.
+// Ownership: posted bytes are in use until their ticket is done, or any call has failed.
+// Errors: kDisconnected with kPeerDied, kPeerUnreachable or kCorruptFrame; what the peer said before it
+// closed; Desync as `describe` puts it; kTimeout with the peer. The first is final for the operation, and its
+// caller ends the group with abort().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/net.h"
+#include "lockstep/base/status.h"
+#include "lockstep/transport/introduction.h"
+#include "lockstep/transport/link/door.h"
+#include "lockstep/transport/link/link.h"
+#include "lockstep/transport/transport.h"
+
+namespace lockstep::transport::link {
+
+struct LinksOptions {
+  // Behaviour.
+  std::uint64_t group = 0;  // the same number on all members, and no other group's
+  Identity identity = {};
+  int position = 0;
+  std::vector<Rank> ranks = {};                                  // in the world, by position
+  std::vector<std::vector<base::SocketAddress>> addresses = {};  // of each member's door, by position
+  Protection protection = Protection::kIntegrity;
+  // What else ends a wait; asked at least every 50 ms.
+  std::function<Status()> look = [] { return Status(); };
+  // The error for two members that are in different operations.
+  std::function<Status(Rank peer, const Mismatch&)> describe = {};
+  // Performance.
+  int streams = 1;     // per pair; messages take turns
+  Duration spin = {};  // how long a wait keeps its core before it sleeps
+};
+
+class Links {
+ public:
+  // Of a message in one direction.
+  struct Ticket {
+    enum class Direction : bool { kOut, kIn };
+    int peer = 0;
+    int stream = 0;
+    Direction direction = Direction::kOut;
+    std::uint64_t number = 0;  // it is done when so many are
+  };
+
+  Links(LinksOptions options, std::shared_ptr<Inbox> inbox);
+  ~Links();
+
+  void begin(const Stamp& stamp);
+  Result<Ticket> send(int peer, ByteView bytes, const Deadline& deadline);
+  Result<Ticket> recv(int peer, ByteSpan bytes, const Deadline& deadline);
+
+  bool done(const Ticket& ticket) const;
+  // Moves what can be moved now.
+  Status progress();
+  Status wait(const Ticket& ticket, const Deadline& deadline);
+
+  // Tells every member that there is a link to, and closes all links. Does not wait; idempotent.
+  void abort(const Status& why);
+  // Tells the first member of each list that can be reached. Takes a second for one that cannot.
+  void spread_news(const std::vector<std::vector<int>>& members, const Status& why) const;
+  // The same for a member that leaves; the stamp is of its last operation.
+  void leave();
+
+ private:
+  // One socket, or the posts that wait for it to come.
+  struct Stream {
+    std::unique_ptr<Link> link;
+    struct Post {
+      std::uint32_t part;
+      ByteView out;
+      ByteSpan in;
+      Ticket::Direction direction;
+    };
+    std::vector<Post> waiting;
+    std::uint64_t sends = 0;
+    std::uint64_t recvs = 0;
+  };
+  struct Pair {
+    std::vector<Stream> streams;
+    std::uint32_t sends = 0;  // since begin()
+    std::uint32_t recvs = 0;
+  };
+
+  Result<Pair*> pair_with(int peer, const Deadline& deadline);
+  void attach(Stream& stream, Arrival arrival, Ticket::Direction connected);
+  void take_arrivals();
+  Result<bool> move_all();
+  Status sleep(const Deadline& deadline);
+  Status blame(int peer, const Link& link, const Status& status) const;
+  void close_all(FrameKind kind, ByteView payload);
+
+  const LinksOptions options_;
+  const std::shared_ptr<Inbox> inbox_;  // shared with the door's loop, which fills it
+  Stamp stamp_{};
+  std::map<int, Pair> pairs_;
+  int waiting_streams_ = 0;  // how many have no socket yet
+  bool closed_ = false;
+};
+
+}  // namespace lockstep::transport::link

@@ -1,0 +1,200 @@
+#include "lockstep/transport/link/links.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "lockstep/base/text.h"
+#include "lockstep/testing/fake_clock.h"
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::transport::link {
+namespace {
+
+using namespace std::chrono_literals;
+using lockstep::testing::StatusIs;
+using ::testing::HasSubstr;
+
+Stamp stamp_of(int number) {
+  Stamp stamp{};
+  stamp[0] = static_cast<std::byte>(number);
+  return stamp;
+}
+
+Buffer pattern(std::size_t size, int seed) {
+  Buffer bytes(size);
+  for (std::size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<std::byte>((i * 31 + static_cast<std::size_t>(seed) * 101 + (i >> 11)) & 0xff);
+  return bytes;
+}
+
+struct Setting {
+  Protection protection = Protection::kIntegrity;
+  int streams = 1;
+  const Clock* clock = &Clock::steady();
+};
+
+// Members as threads, each with a door of its own on the loopback.
+template <typename Body>
+void with_links(int size, const Setting& setting, Body body) {
+  const Secret secret = Secret::generate();
+  std::vector<std::unique_ptr<Door>> doors;
+  LinksOptions common{.group = 7, .protection = setting.protection, .streams = setting.streams};
+  for (int i = 0; i < size; ++i) {
+    Identity identity{.job_id = "job", .secret = secret, .rank = Rank{i + 10}, .world = WorldSize{size}};
+    auto door =
+        Door::open({.identity = identity, .addresses = {*base::SocketAddress::parse("127.0.0.1", 0)}});
+    ASSERT_OK(door.status());
+    common.ranks.emplace_back(i + 10);
+    common.addresses.push_back((*door)->addresses());
+    doors.push_back(std::move(*door));
+  }
+  common.describe = [](Rank peer, const Mismatch& mismatch) {
+    return Status::invalid(cat("rank ", peer, " is in ", static_cast<int>(mismatch.received[0]), " with ",
+                               mismatch.received_size, ", not in ", static_cast<int>(mismatch.expected[0]),
+                               " with ", mismatch.expected_size),
+                           {.failure = Failure::kDesync});
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < size; ++i) {
+    threads.emplace_back([&, i] {
+      LinksOptions options = common;
+      options.position = i;
+      options.identity = {.job_id = "job", .secret = secret, .rank = Rank{i + 10}, .world = WorldSize{size}};
+      auto inbox = doors[static_cast<std::size_t>(i)]->inbox(7);
+      ASSERT_OK(inbox.status());
+      Links links(options, *inbox);
+      body(links, i, setting.clock->in(30s));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Links, EveryMemberExchangesWithEveryOther) {
+  for (const Setting& setting :
+       {Setting{}, Setting{.streams = 3}, Setting{.protection = Protection::kSealed}}) {
+    constexpr int kSize = 4;
+    with_links(kSize, setting, [](Links& links, int own, const Deadline& deadline) {
+      for (const std::size_t size :
+           {std::size_t{0}, std::size_t{1}, std::size_t{4097}, std::size_t{3} << 20}) {
+        links.begin(stamp_of(static_cast<int>(size % 200)));
+        std::vector<Buffer> in(kSize, Buffer(size));
+        std::vector<Buffer> out;
+        std::vector<Links::Ticket> tickets;
+        for (int peer = 0; peer < kSize; ++peer) out.push_back(pattern(size, own * kSize + peer));
+        for (int peer = 0; peer < kSize; ++peer) {
+          if (peer == own) continue;
+          const auto p = static_cast<std::size_t>(peer);
+          auto sent = links.send(peer, out[p], deadline);  // both sides send first
+          ASSERT_OK(sent.status());
+          auto received = links.recv(peer, in[p], deadline);
+          ASSERT_OK(received.status());
+          tickets.insert(tickets.end(), {*sent, *received});
+        }
+        for (const Links::Ticket& ticket : tickets) ASSERT_OK(links.wait(ticket, deadline));
+        for (int peer = 0; peer < kSize; ++peer) {
+          if (peer == own) continue;
+          EXPECT_EQ(in[static_cast<std::size_t>(peer)], pattern(size, peer * kSize + own));
+        }
+      }
+    });
+  }
+}
+
+TEST(Links, ManyMessagesKeepTheirOrder) {
+  with_links(2, {.streams = 2}, [](Links& links, int own, const Deadline& deadline) {
+    links.begin(stamp_of(1));
+    std::vector<std::uint32_t> numbers(1000);
+    std::vector<Links::Ticket> tickets;
+    for (std::uint32_t i = 0; i < numbers.size(); ++i) {
+      const ByteSpan bytes = std::as_writable_bytes(std::span(&numbers[i], 1));
+      if (own == 0) numbers[i] = i;
+      auto ticket = own == 0 ? links.send(1, bytes, deadline) : links.recv(0, bytes, deadline);
+      ASSERT_OK(ticket.status());
+      tickets.push_back(*ticket);
+    }
+    for (const Links::Ticket& ticket : tickets) ASSERT_OK(links.wait(ticket, deadline));
+    for (std::uint32_t i = 0; i < numbers.size(); ++i) ASSERT_EQ(numbers[i], i);
+  });
+}
+
+Status exchange(Links& links, int peer, std::size_t out_size, std::size_t in_size, const Deadline& deadline) {
+  Buffer out(out_size);
+  Buffer in(in_size);
+  LOCKSTEP_ASSIGN(const Links::Ticket sent, links.send(peer, out, deadline));
+  LOCKSTEP_ASSIGN(const Links::Ticket received, links.recv(peer, in, deadline));
+  LOCKSTEP_TRY(links.wait(received, deadline));
+  return links.wait(sent, deadline);
+}
+
+TEST(Links, MembersInDifferentOperationsAreTold) {
+  with_links(2, {}, [](Links& links, int own, const Deadline& deadline) {
+    links.begin(stamp_of(own + 1));
+    const Status status = exchange(links, 1 - own, 8, 8, deadline);
+    EXPECT_THAT(status, StatusIs(Code::kInvalid, HasSubstr("not in")));
+    links.abort(status);  // the other may have lost its chance to see it for itself
+  });
+}
+
+TEST(Links, AMessageOfAnotherSizeIsToldAlsoBeyondItsFirstFrame) {
+  for (const auto& [out, in] : {std::pair{std::size_t{8}, std::size_t{16}},
+                                {kMaxPayload + 8, kMaxPayload},
+                                {kMaxPayload, kMaxPayload + 8},
+                                {std::size_t{8}, std::size_t{0}}}) {
+    with_links(2, {}, [out, in](Links& links, int own, const Deadline& deadline) {
+      links.begin(stamp_of(1));
+      if (own == 0) {
+        (void)exchange(links, 1, out, 1, deadline);
+        return links.abort(Status::aborted("enough"));
+      }
+      EXPECT_THAT(exchange(links, 0, 1, in, deadline),
+                  StatusIs(Code::kInvalid, HasSubstr("rank 10 is in 1 with")));
+    });
+  }
+}
+
+TEST(Links, WhoeverEndsTheGroupSaysWhy) {
+  for (const Protection protection : {Protection::kIntegrity, Protection::kSealed}) {
+    with_links(2, {.protection = protection}, [](Links& links, int own, const Deadline& deadline) {
+      links.begin(stamp_of(1));
+      EXPECT_OK(exchange(links, 1 - own, 100, 100, deadline));
+      links.begin(stamp_of(2));
+      if (own == 0) {
+        links.abort(Status::disconnected("rank 42 died", {.failure = Failure::kPeerDied, .peer = Rank{42}}));
+        EXPECT_THAT(exchange(links, 1, 8, 8, deadline), StatusIs(Code::kAborted));
+        return;
+      }
+      // However much the other expects, it hears it.
+      const Status status = exchange(links, 0, 8, 20, deadline);
+      EXPECT_EQ(status.message(), "rank 42 died");
+      EXPECT_EQ(status.cause().peer, Rank{42});
+    });
+  }
+}
+
+TEST(Links, AMemberThatIsGoneIsNamed) {
+  with_links(2, {}, [](Links& links, int own, const Deadline& deadline) {
+    links.begin(stamp_of(1));
+    EXPECT_OK(exchange(links, 1 - own, 100, 100, deadline));
+    if (own == 0) return;  // its links are closed without a word, as if it had died
+    links.begin(stamp_of(2));
+    const Status status = exchange(links, 0, 8, 8, deadline);
+    EXPECT_THAT(status, StatusIs(Code::kDisconnected, HasSubstr("rank 10")));
+    EXPECT_EQ(status.failure(), Failure::kPeerDied);
+    EXPECT_EQ(status.cause().peer, Rank{10});
+  });
+}
+
+TEST(Links, AMemberThatNeverComesIsATimeoutThatNamesIt) {
+  lockstep::testing::FakeClock clock;
+  with_links(2, {.clock = &clock}, [&clock](Links& links, int own, const Deadline& deadline) {
+    if (own == 0) return;
+    links.begin(stamp_of(1));
+    clock.advance(1min);
+    EXPECT_THAT(exchange(links, 0, 8, 8, deadline), StatusIs(Code::kTimeout, HasSubstr("rank 10")));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::transport::link
