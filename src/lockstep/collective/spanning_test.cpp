@@ -112,7 +112,7 @@ TEST(Spanning, AllReduceIsAFoldInRankOrder) {
 
 TEST(Spanning, ReduceGivesTheRootTheSameFold) {
   on_every_layout([](Member& member) {
-    for (const Kind& kind : kKinds) {
+    for (const Kind& kind : std::span(kKinds).first<4>()) {
       for (const std::size_t count : kCounts) {
         const Rank root{static_cast<int>(count) % member.size()};
         const Buffer own = bits(kind.dtype, count, seed_of(count, member.rank()));
@@ -163,7 +163,7 @@ TEST(Spanning, ReduceScatterGivesEveryRankItsPartOfTheFold) {
 
 TEST(Spanning, BroadcastGivesEveryRankTheRootsBytes) {
   on_every_layout([](Member& member) {
-    for (const std::size_t count : {0, 1, 1000, 3 << 20}) {
+    for (const std::size_t count : {0, 1, 1000, 1'200'000}) {
       const Rank root{static_cast<int>(count + 1) % member.size()};
       Buffer data = bits(DType::kUint8, count, seed_of(count, member.rank()));
       const ByteSpan output = data;

@@ -1,6 +1,15 @@
 #include "lockstep/transport/communicator.h"
 
+#include <thread>
+
 namespace lockstep::transport {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kNewsMayTake = 100ms;
+
+}  // namespace
 
 Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
                            std::unique_ptr<shm::Board> board, std::unique_ptr<link::Links> links)
@@ -21,6 +30,12 @@ Status Communicator::fail(const Status& status) {
     links_->spread_news(others, first);
   }
   return first;
+}
+
+Status Communicator::wait_for_news() const {
+  const Deadline limit = Clock::steady().in(kNewsMayTake);
+  while (board_->failure().ok() && !limit.expired()) std::this_thread::sleep_for(1ms);
+  return board_->failure();
 }
 
 void Communicator::leave(std::uint64_t sequence) {

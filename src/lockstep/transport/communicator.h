@@ -35,6 +35,9 @@ class Communicator {
   // first.
   Status fail(const Status& status);
   Status failure() const { return board_->failure(); }
+  // A link that ended without a word may be that of a rank that has left because of a failure elsewhere:
+  // gives the news of that a short while to come. Ok if none did.
+  Status wait_for_news() const;
   // The same from a thread that does not run the group's operation: members on this host hear it at once,
   // those on others from whoever runs one here.
   void fail_from_outside(const Status& status) { (void)board_->fail(status); }

@@ -41,8 +41,8 @@ bool all_are(std::span<const float> data, float value) {
 class Survivors {
  public:
   Survivors()
-      : count_(static_cast<std::atomic<int>*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE,
-                                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+      : count_(static_cast<std::atomic<int>*>(
+            ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
   ~Survivors() { ::munmap(count_, sizeof(int)); }
   Survivors(const Survivors&) = delete;
   Survivors& operator=(const Survivors&) = delete;

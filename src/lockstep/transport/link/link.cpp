@@ -211,9 +211,9 @@ Result<bool> Link::progress() {
   return sent.status();
 }
 
-void Link::close(FrameKind kind, const Stamp& stamp, ByteView payload) {
-  if (closed()) return;
-  if (!fork_guard_->in_child() && !sending_) {
+void Link::finish(FrameKind kind, const Stamp& stamp, ByteView payload) {
+  if (fork_guard_->in_child()) return;
+  if (!sending_) {
     make_frame({.kind = kind, .stamp = stamp}, payload);
     Pieces pieces(0);
     pieces.add(out_header_.data(), kHeaderSize);
@@ -221,8 +221,7 @@ void Link::close(FrameKind kind, const Stamp& stamp, ByteView payload) {
     const msghdr message = pieces.message();
     (void)::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  fork_guard_.reset();
-  socket_.reset();
+  (void)::shutdown(socket_.get(), SHUT_WR);
 }
 
 }  // namespace lockstep::transport::link

@@ -65,9 +65,10 @@ class Link {
   int fd() const { return socket_.get(); }
   short events() const;
 
-  // A last frame, if the stream is between two frames and the kernel takes it at once; then it is closed.
-  void close(FrameKind kind, const Stamp& stamp, ByteView payload);
-  bool closed() const { return !socket_; }
+  // A last frame, if the stream is between two frames and the kernel takes it at once; then nothing more is
+  // sent. The socket stays open until destruction: closed with unread bytes it would reset the connection,
+  // and the peer would lose what it has not read.
+  void finish(FrameKind kind, const Stamp& stamp, ByteView payload);
 
  private:
   struct Outgoing {

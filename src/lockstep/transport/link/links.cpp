@@ -193,7 +193,7 @@ void Links::close_all(FrameKind kind, ByteView payload) {
   if (waiting_streams_ > 0) take_arrivals();  // whoever connected hears it, too
   for (auto& [peer, pair] : pairs_) {
     for (Stream& stream : pair.streams) {
-      if (stream.link) stream.link->close(kind, stamp_, payload);
+      if (stream.link) stream.link->finish(kind, stamp_, payload);
     }
   }
 }

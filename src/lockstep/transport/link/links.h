@@ -74,7 +74,7 @@ class Links {
   Status progress();
   Status wait(const Ticket& ticket, const Deadline& deadline);
 
-  // Tells every member that there is a link to, and closes all links. Does not wait; idempotent.
+  // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent.
   void abort(const Status& why);
   // Tells the first member of each list that can be reached. Takes a second for one that cannot.
   void spread_news(const std::vector<std::vector<int>>& members, const Status& why) const;
