@@ -41,6 +41,8 @@ struct WorldOptions {
   // Behaviour.
   RendezvousOptions rendezvous = {};
   Duration timeout = kDefaultOpTimeout;  // of an operation
+  // A rank that does not move for so long is lost: stopped, starved, or cut off.
+  Duration stall_after = std::chrono::seconds(5);
   WithoutSharedMemory without_shared_memory = WithoutSharedMemory::kFail;
   Privacy privacy = Privacy::kIntegrity;
   // Performance.

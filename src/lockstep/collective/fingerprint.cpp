@@ -62,4 +62,13 @@ Status desync(Rank rank, const Fingerprint& own, Rank peer, const Fingerprint& t
       std::move(cause));
 }
 
+Status in_operation(Rank rank, const Fingerprint& fingerprint, const Status& status) {
+  if (status.ok() || status.cause().sequence) return status;
+  Cause cause = status.cause();
+  if (!cause.rank) cause.rank = rank;
+  cause.op = name_of(fingerprint.kind);
+  cause.sequence = fingerprint.sequence;
+  return status.with_cause(std::move(cause)).with_prefix(cat("rank ", rank, ": ", fingerprint.text(), ": "));
+}
+
 }  // namespace lockstep::collective

@@ -53,4 +53,8 @@ static_assert(sizeof(Fingerprint) == 40, "it is copied as bytes into headers of 
 // The Desync that both ranks hear: who is where. The message ends with the first field that differs.
 Status desync(Rank rank, const Fingerprint& own, Rank peer, const Fingerprint& theirs);
 
+// The error as `rank` reports it from this operation: names both. One that names an operation already,
+// because another rank has met it first, stays as it is.
+Status in_operation(Rank rank, const Fingerprint& fingerprint, const Status& status);
+
 }  // namespace lockstep::collective

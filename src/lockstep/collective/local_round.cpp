@@ -81,13 +81,10 @@ std::optional<std::uint64_t> LocalRounds::resident_offset(ByteView bytes) const 
 
 Status settle(const LocalCall& call, const Status& status) {
   if (status.ok()) return status;
-  Cause cause = status.cause();
-  cause.op = name_of(call.fingerprint.kind);
-  cause.sequence = call.fingerprint.sequence;
-  const std::string where =
-      cat("rank ", call.board.rank_of(call.board.index()), ": ", call.fingerprint.text(), ": ");
-  (void)call.board.fail(status.with_cause(cause).with_prefix(where));
-  return call.board.failure();
+  const Rank rank = call.board.rank_of(call.board.index());
+  (void)call.board.fail(in_operation(rank, call.fingerprint, status));
+  // What the monitor has recorded names no operation.
+  return in_operation(rank, call.fingerprint, call.board.failure());
 }
 
 }  // namespace lockstep::collective

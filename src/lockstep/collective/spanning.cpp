@@ -347,18 +347,13 @@ Status Spanning::reduce_scatter(std::span<const ByteView> inputs, ByteSpan outpu
 }
 
 Status Spanning::settle(const Status& status) {
-  // A failure that another rank reported names its own operation already.
-  if (status.cause().sequence.has_value()) return communicator_.fail(status);
-  if (status.failure() == Failure::kPeerDied) {
-    if (const Status news = communicator_.wait_for_news(); !news.ok()) return communicator_.fail(news);
-  }
   const Rank rank = communicator_.rank_of(own_);
-  Cause cause = status.cause();
-  cause.op = name_of(fingerprint_.kind);
-  cause.sequence = fingerprint_.sequence;
-  if (!cause.rank) cause.rank = rank;
-  return communicator_.fail(
-      status.with_cause(cause).with_prefix(cat("rank ", rank, ": ", fingerprint_.text(), ": ")));
+  Status first = status;
+  const bool vague = status.failure() == Failure::kPeerDied || status.failure() == Failure::kPeerUnreachable;
+  if (vague && !status.cause().sequence) {
+    if (const Status news = communicator_.wait_for_news(); !news.ok()) first = news;
+  }
+  return in_operation(rank, fingerprint_, communicator_.fail(in_operation(rank, fingerprint_, first)));
 }
 
 }  // namespace lockstep::collective

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "lockstep/base/beat_watch.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::launch {
@@ -32,7 +33,7 @@ std::string nodes_text(const std::vector<int>& nodes) {
 struct StoreCoordinator::Session {
   Meeting meeting;
   JobLog log;
-  BeatWatch watch;
+  base::BeatWatch watch;
   Deadline join_by;
   Deadline beat_at;
   Deadline notice_at;
@@ -133,7 +134,7 @@ void StoreCoordinator::run_on_thread() {
   const int node = met->node;
   Session session{.meeting = *std::move(met),
                   .log = JobLog(nnodes, node),
-                  .watch = BeatWatch(nnodes, kSilence, kSilence / 4, clock_.now()),
+                  .watch = base::BeatWatch(nnodes, kSilence, kSilence / 4, clock_.now()),
                   .join_by = join_by,
                   .beat_at = clock_.in(Duration::zero()),
                   .notice_at = notice_at};

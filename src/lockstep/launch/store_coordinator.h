@@ -15,7 +15,6 @@
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/launch/agent_meeting.h"
-#include "lockstep/launch/beat_watch.h"
 #include "lockstep/launch/coordinator.h"
 #include "lockstep/launch/job_log.h"
 

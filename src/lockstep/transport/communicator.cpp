@@ -7,7 +7,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kNewsMayTake = 100ms;
+// A neighbour of the dead looks after it every 100 ms, and its speaker passes it on at once.
+constexpr Duration kNewsMayTake = 250ms;
 
 }  // namespace
 

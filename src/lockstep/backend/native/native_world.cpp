@@ -98,6 +98,7 @@ Status NativeWorld::set_up() {
     const bool one_host =
         std::all_of(host_of_.begin(), host_of_.end(), [&](int host) { return host == host_of_[0]; });
     if (!one_host) LOCKSTEP_TRY(open_door(deadline));
+    LOCKSTEP_TRY(start_monitor(deadline));
   }
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
@@ -166,6 +167,16 @@ Status NativeWorld::open_door(const Deadline& deadline) {
   return {};
 }
 
+Status NativeWorld::start_monitor(const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(monitor_, Monitor::start({.identity = identity_of(rendezvous_),
+                                            .members = rendezvous_.members,
+                                            .host_of = host_of_,
+                                            .addresses = doors_,
+                                            .stall_after = options_.stall_after},
+                                           *domain_, door_.get(), *rendezvous_.store, deadline));
+  return {};
+}
+
 std::string NativeWorld::make_name(const std::vector<Rank>& members) {
   const MutexLock lock(mutex_);
   const int count = ++made_[members];
@@ -205,6 +216,7 @@ Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>&
   }
   ++groups_;
   parts.on_leave = [this, id = parts.id] {
+    if (monitor_) monitor_->forget(id);
     if (door_) door_->forget(id);
     --groups_;
   };
@@ -230,10 +242,12 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
   options.name += cat('.', here.front());  // one board per host
   const Deadline deadline = clock_.in(rendezvous_.store->timeout());
   LOCKSTEP_ASSIGN(std::unique_ptr<Board> board, Board::make(*domain_, options, *rendezvous_.store, deadline));
-  if (layout.host_count() == 1)
-    return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board), nullptr);
-
   Board& on_host = *board;
+  const auto hear = [&on_host](const Status& news) { (void)on_host.fail(news); };
+  if (layout.host_count() == 1) {
+    monitor_->watch(id, members, hear);
+    return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board), nullptr);
+  }
   std::vector<std::vector<base::SocketAddress>> addresses;
   for (const Rank member : members) addresses.push_back(doors_[static_cast<std::size_t>(member.value)]);
   LOCKSTEP_ASSIGN(std::shared_ptr<transport::link::Inbox> inbox, door_->inbox(id));
@@ -254,7 +268,8 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
           .streams = options_.streams,
           .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero()},
       std::move(inbox));
-  door_->listen_for_news(id, [&on_host](const Status& news) { (void)on_host.fail(news); });
+  door_->listen_for_news(id, hear);
+  monitor_->watch(id, members, hear);
   return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board),
                                         std::move(links));
 }

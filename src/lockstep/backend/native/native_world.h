@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/backend/native/monitor.h"
 #include "lockstep/backend/native/native_group.h"
 #include "lockstep/backend/world.h"
 #include "lockstep/base/mutex.h"
@@ -33,6 +34,7 @@ class NativeWorld final : public World {
   Status set_up();
   Status share_memory(const Deadline& deadline);
   Status open_door(const Deadline& deadline);
+  Status start_monitor(const Deadline& deadline);
   Result<std::unique_ptr<transport::Communicator>> connect(std::uint64_t id, int position,
                                                            const std::vector<Rank>& members);
   // For groups without one: the same on all members, and no two groups have the same.
@@ -49,6 +51,7 @@ class NativeWorld final : public World {
   std::vector<std::vector<base::SocketAddress>> doors_;  // by rank
   Mutex mutex_;
   std::map<std::vector<Rank>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::unique_ptr<Monitor> monitor_;
   std::atomic<int> groups_ = 0;
   std::unique_ptr<Backend> all_;
 };

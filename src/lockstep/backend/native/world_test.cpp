@@ -12,6 +12,7 @@
 #include <csignal>
 #include <vector>
 
+#include "lockstep/backend/native/native_world.h"
 #include "lockstep/backend/operations.h"
 #include "lockstep/base/text.h"
 #include "lockstep/testing/process_world.h"
@@ -54,6 +55,19 @@ class Survivors {
  private:
   std::atomic<int>* const count_;
 };
+
+// A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
+std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first) {
+  auto rendezvous = store::rendezvous({}, rank.environment);
+  EXPECT_OK(rendezvous.status());
+  if (!rendezvous.ok()) return nullptr;
+  for (store::Member& member : rendezvous->members) {
+    if (member.rank.value >= first) member.host.boot_id = "another host";
+  }
+  auto world = NativeWorld::make({.stall_after = 1s}, std::move(*rendezvous), Clock::steady());
+  EXPECT_OK(world.status());
+  return world.ok() ? std::move(*world) : nullptr;
+}
 
 TEST(World, OfOneNeedsNobody) {
   auto world = World::join({}, Environment{});
@@ -222,6 +236,83 @@ TEST(World, AnAbortIsHeardByEveryRank) {
       return;
     }
     EXPECT_THAT(barrier(world->group()), StatusIs(Code::kAborted, HasSubstr("the user's hook threw")));
+  }));
+}
+
+TEST(World, SpansHosts) {
+  for (const int first : {1, 2, 3}) {
+    EXPECT_OK(ProcessWorld{5}.run([first](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, first);
+      ASSERT_TRUE(world);
+      for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20}) {
+        std::vector<float> data(count, static_cast<float>(rank.rank.value + 1));
+        ASSERT_OK(all_reduce(world->group(), std::span(data)));
+        ASSERT_TRUE(all_are(data, 15));
+      }
+      auto ends =
+          rank.rank.value % 4 == 0 ? world->new_group({Rank{0}, Rank{4}}) : world->new_group({rank.rank});
+      ASSERT_OK(ends.status());
+      std::vector<int> ones{1};
+      ASSERT_OK(all_reduce(**ends, std::span(ones)));
+      EXPECT_EQ(ones[0], (*ends)->size().value);
+    }));
+  }
+}
+
+// Rank `victim` gets the signal before the first operation; all others name it.
+void expect_all_name(int victim, int first, int signal, Failure on_its_host, Failure on_the_other) {
+  Survivors survivors;
+  const Status status = ProcessWorld{4}.run([&](const SpawnedRank& rank) {
+    Survivors::stay();
+    const auto world = join_on_two_hosts(rank, first);
+    ASSERT_TRUE(world);
+    store::Store& store = *world->rendezvous().store;
+    ASSERT_OK(store.set(cat("joined/", rank.rank), {}));
+    if (rank.rank.value == victim) {
+      ASSERT_OK(store.wait(std::vector<std::string>{"joined/0", "joined/1", "joined/2", "joined/3"}));
+      ::kill(::getpid(), signal);
+    }
+    std::vector<float> data(1 << 18);
+    Status lost;
+    for (int i = 0; i < 1000 && lost.ok(); ++i) lost = all_reduce(world->group(), std::span(data));
+    EXPECT_EQ(lost.cause().peer, Rank{victim}) << lost.text();
+    EXPECT_TRUE(lost.cause().sequence.has_value()) << lost.text();
+    EXPECT_THAT(lost.failure(), ::testing::AnyOf(on_its_host, on_the_other)) << lost.text();
+    if (::testing::Test::HasFailure()) return;
+    survivors.add();
+    // The last one ends it, so that the world can end.
+    if (survivors.count() == 3)
+      ::kill(world->rendezvous().members[static_cast<std::size_t>(victim)].pid, SIGKILL);
+  });
+  EXPECT_THAT(status, StatusIs(Code::kDisconnected, HasSubstr("SIGKILL")));
+  EXPECT_EQ(survivors.count(), 3);
+}
+
+TEST(World, ADeathOnAnotherHostIsNamedByAllOthers) {
+  expect_all_name(2, 2, SIGKILL, Failure::kPeerDied, Failure::kPeerDied);  // a speaker
+  expect_all_name(3, 2, SIGKILL, Failure::kPeerDied, Failure::kPeerDied);
+  expect_all_name(0, 1, SIGKILL, Failure::kPeerDied,
+                  Failure::kPeerDied);  // the only one there, which connects
+}
+
+TEST(World, ARankThatIsStoppedIsNamedByAllOthers) {
+  expect_all_name(3, 2, SIGSTOP, Failure::kPeerStalled, Failure::kPeerStalled);
+  expect_all_name(2, 2, SIGSTOP, Failure::kPeerStalled, Failure::kPeerUnreachable);
+  expect_all_name(3, 3, SIGSTOP, Failure::kPeerUnreachable, Failure::kPeerUnreachable);
+}
+
+TEST(World, ARankThatIsStoppedForAShortWhileIsNotLost) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    const auto world = join_on_two_hosts(rank, 2);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank.value == 0) {
+      const int pid = world->rendezvous().members[1].pid;
+      ::kill(pid, SIGSTOP);
+      ::usleep(300'000);  // a third of what it may take
+      ::kill(pid, SIGCONT);
+    }
+    ASSERT_OK(barrier(world->group()));
   }));
 }
 

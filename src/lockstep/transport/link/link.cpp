@@ -49,7 +49,16 @@ Link::Link(UniqueFd socket, const std::optional<LinkKeys>& keys) : socket_(std::
   opener_.emplace(keys->recv);
 }
 
-Link::~Link() { fork_guard_.reset(); }  // before the socket's number is free
+Link::~Link() {
+  if (!fork_guard_->in_child()) {
+    // Closed with unread bytes the socket would reset the connection, and the peer might not read our last
+    // word.
+    std::array<std::byte, 4096> rest;
+    while (::recv(socket_.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
+  fork_guard_.reset();  // before the socket's number is free
+}
 
 void Link::send(const Stamp& stamp, std::uint32_t part, ByteView bytes) {
   out_.push_back({.stamp = stamp, .part = part, .rest = bytes});

@@ -1,13 +1,13 @@
-#include "lockstep/launch/beat_watch.h"
+#include "lockstep/base/beat_watch.h"
 
 #include <algorithm>
 
-namespace lockstep::launch {
+namespace lockstep::base {
 
-BeatWatch::BeatWatch(int nodes, Duration limit, Duration step, base::TimePoint now)
+BeatWatch::BeatWatch(int nodes, Duration limit, Duration step, TimePoint now)
     : limit_(limit), step_(step), last_look_(now), nodes_(static_cast<std::size_t>(nodes)) {}
 
-std::optional<int> BeatWatch::look(const std::vector<std::int64_t>& beats, base::TimePoint now) {
+std::optional<int> BeatWatch::look(const std::vector<std::int64_t>& beats, TimePoint now) {
   const Duration passed = std::min(now - last_look_, step_);
   last_look_ = now;
   std::optional<int> silent;
@@ -20,4 +20,4 @@ std::optional<int> BeatWatch::look(const std::vector<std::int64_t>& beats, base:
   return silent;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::base

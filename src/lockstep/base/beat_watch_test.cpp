@@ -1,10 +1,10 @@
-#include "lockstep/launch/beat_watch.h"
+#include "lockstep/base/beat_watch.h"
 
 #include <gmock/gmock.h>
 
 #include "lockstep/testing/fake_clock.h"
 
-namespace lockstep::launch {
+namespace lockstep::base {
 namespace {
 
 using namespace std::chrono_literals;
@@ -60,4 +60,4 @@ TEST_F(Beats, AWatchThatIsLateEveryTimeStillFindsOut) {
 }
 
 }  // namespace
-}  // namespace lockstep::launch
+}  // namespace lockstep::base

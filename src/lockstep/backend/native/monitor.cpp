@@ -1,0 +1,79 @@
+#include "lockstep/backend/native/monitor.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "lockstep/backend/native/watcher.h"
+#include "lockstep/base/fork_guard.h"
+
+namespace lockstep::backend {
+
+Result<std::unique_ptr<Monitor>> Monitor::start(MonitorOptions options, transport::shm::Domain& domain,
+                                                transport::link::Door* door, store::Store& store,
+                                                const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(auto watcher, Watcher::make(std::move(options), domain, door, store, deadline));
+  std::unique_ptr<Monitor> monitor(new Monitor(std::move(watcher), base::fork_generation()));
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    monitor->thread_ = std::thread([&self = *monitor] {
+      (void)::pthread_setname_np(::pthread_self(), "lockstep-watch");
+      while (!self.stop_) {
+        self.watcher_->look([&self](Rank lost, const Status& status) { self.hear_of(lost, status); });
+        self.watcher_->sleep();
+      }
+    });
+  } catch (const std::system_error& error) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return Status::from_errno("the thread that watches the other ranks cannot be made", error.code().value());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return monitor;
+}
+
+Monitor::Monitor(std::unique_ptr<Watcher> watcher, std::uint64_t fork_generation)
+    : fork_generation_(fork_generation), watcher_(std::move(watcher)) {}
+
+Monitor::~Monitor() {
+  if (base::fork_generation() != fork_generation_) {
+    // The thread, and the other ends of the sockets, are the parent's.
+    static_cast<void>(watcher_.release());
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  stop_ = true;
+  if (!thread_.joinable()) return;
+  watcher_->wake();
+  thread_.join();
+  watcher_->say_goodbye();
+}
+
+void Monitor::watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear) {
+  const MutexLock lock(mutex_);
+  for (const Rank member : members) {
+    const auto lost = lost_.find(member);
+    if (lost != lost_.end()) return hear(lost->second);
+  }
+  groups_[group] = {members, std::move(hear)};
+}
+
+void Monitor::forget(std::uint64_t group) {
+  const MutexLock lock(mutex_);
+  groups_.erase(group);
+}
+
+void Monitor::hear_of(Rank lost, const Status& status) {
+  const MutexLock lock(mutex_);
+  lost_.try_emplace(lost, status);
+  for (auto& [id, group] : groups_) {
+    const bool member = std::find(group.members.begin(), group.members.end(), lost) != group.members.end();
+    if (member && group.hear) std::exchange(group.hear, nullptr)(status);
+  }
+}
+
+}  // namespace lockstep::backend

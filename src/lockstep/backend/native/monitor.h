@@ -1,0 +1,81 @@
+// The Monitor of a process watches the other ranks of its world, on a thread of its own, and tells the groups
+// of those that have died, have stopped, or cannot be reached any more.
+//
+// On one host: a process's end is seen by its pidfd, a stopped one by its pulse, a counter in shared memory
+// that every monitor counts up. Between hosts: the lowest living rank of each host is its speaker. Speakers
+// keep a socket to each other, on which they say that they live and whom of their host they have lost; what a
+// speaker hears it writes beside its pulse, where its neighbours read it. When a speaker is lost the next one
+// takes over. docs/failures.md tells the whole story.
+//
+// A process that is traced (a debugger) is not stalled; a monitor that was itself late restarts the grace.
+// Thread safety: any thread.
+// Does not: end a group by itself; whoever hears of a loss does.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/types.h"
+#include "lockstep/store/member.h"
+#include "lockstep/store/store.h"
+#include "lockstep/transport/link/door.h"
+#include "lockstep/transport/shm/domain.h"
+
+namespace lockstep::backend {
+
+struct MonitorOptions {
+  // Behaviour.
+  transport::Identity identity = {};
+  store::Members members = {};                                   // by rank
+  std::vector<int> host_of = {};                                 // by rank; equal for ranks that share memory
+  std::vector<std::vector<base::SocketAddress>> addresses = {};  // of the ranks' doors; empty on one host
+  Duration stall_after = std::chrono::seconds(5);                // how long a rank may be silent
+};
+
+class Monitor {
+ public:
+  // Every rank calls it; places meet in `store`. `domain` and `door` outlive it; `door` is nothing on one
+  // host.
+  static Result<std::unique_ptr<Monitor>> start(MonitorOptions options, transport::shm::Domain& domain,
+                                                transport::link::Door* door, store::Store& store,
+                                                const Deadline& deadline);
+  // Says goodbye: who leaves is not taken for dead.
+  ~Monitor();
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
+
+  using Hear = std::function<void(const Status&)>;
+  // `hear` is called once, on the monitor's thread or at once, with the first member that is lost; it must
+  // not wait.
+  void watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear);
+  // Afterwards the group's `hear` is not running and will not run.
+  void forget(std::uint64_t group);
+
+ private:
+  class Watcher;
+  struct Group {
+    std::vector<Rank> members;
+    Hear hear;
+  };
+  Monitor(std::unique_ptr<Watcher> watcher, std::uint64_t fork_generation);
+
+  void hear_of(Rank lost, const Status& status);
+
+  const std::uint64_t fork_generation_;
+  std::atomic<bool> stop_ = false;
+  Mutex mutex_;
+  std::map<std::uint64_t, Group> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<Rank, Status> lost_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::unique_ptr<Watcher> watcher_;  // the thread's alone, while it runs
+  std::thread thread_;
+};
+
+}  // namespace lockstep::backend

@@ -1,0 +1,287 @@
+#include "lockstep/backend/native/watcher.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <new>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::backend {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::link::Arrival;
+
+constexpr std::uint64_t kWatchGroup = 0;
+constexpr Duration kConnectLimit = 200ms;
+constexpr Duration kConnectPause = 1s;
+constexpr Duration kGoodbyeLimit = 250ms;
+
+// Whether a debugger holds the process.
+bool is_traced(int pid) {
+  std::ifstream status(cat("/proc/", pid, "/status"));
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("TracerPid:")) return base::trim(std::string_view(line).substr(10)) != "0";
+  }
+  return false;
+}
+
+std::vector<int> distinct(const std::vector<int>& labels) {
+  std::vector<int> hosts;
+  for (const int label : labels) {
+    if (std::find(hosts.begin(), hosts.end(), label) == hosts.end()) hosts.push_back(label);
+  }
+  return hosts;
+}
+
+}  // namespace
+
+// In its owner's heap. Zero-filled memory is a valid Pulse.
+struct Monitor::Watcher::Pulse {
+  alignas(128) std::atomic<std::int64_t> beats;
+  std::atomic<std::uint32_t> gone;
+  // Behind it lies, for every rank, the Failure by which the owner knows it to be lost; 0 for the others.
+  std::atomic<std::uint8_t>& verdict(Rank rank) {
+    return reinterpret_cast<std::atomic<std::uint8_t>*>(this + 1)[rank.value];
+  }
+};
+
+Monitor::Watcher::Watcher(MonitorOptions options, transport::shm::Domain& domain, transport::link::Door* door,
+                          UniqueFd wake)
+    : options_(std::move(options)),
+      domain_(domain),
+      door_(door),
+      wake_(std::move(wake)),
+      own_(*options_.identity.rank),
+      hosts_(distinct(options_.host_of)),
+      next_look_(clock_.now()),
+      neighbours_(domain.size(), options_.stall_after, options_.stall_after / 4, clock_.now()),
+      left_(options_.host_of.size()),
+      heard_(hosts_.size()),
+      others_(static_cast<int>(hosts_.size()), options_.stall_after, options_.stall_after / 4, clock_.now()) {
+}
+
+Result<std::unique_ptr<Monitor::Watcher>> Monitor::Watcher::make(MonitorOptions options,
+                                                                 transport::shm::Domain& domain,
+                                                                 transport::link::Door* door,
+                                                                 store::Store& store,
+                                                                 const Deadline& deadline) {
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return Status::from_errno("no eventfd can be made", errno);
+  std::unique_ptr<Watcher> watcher(new Watcher(std::move(options), domain, door, std::move(wake)));
+  const Bytes size{sizeof(Pulse) + watcher->options_.members.size()};
+  LOCKSTEP_ASSIGN(const transport::shm::Heap::Range range, domain.heap().allocate(size, alignof(Pulse)));
+  std::memset(range.data, 0, size.value);
+  new (range.data) Pulse;
+  std::vector<std::string> keys;
+  for (int i = 0; i < domain.size(); ++i) keys.push_back(cat("pulse/", domain.rank_of(i)));
+  LOCKSTEP_TRY(store.set(cat("pulse/", watcher->own_), bytes_of(cat(range.offset)), deadline));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, store.multi_get(keys, deadline));
+  for (int i = 0; i < domain.size(); ++i) {
+    const auto offset = base::parse_integer<std::uint64_t>(text_of(offsets[static_cast<std::size_t>(i)]));
+    std::byte* const place = offset && *offset % alignof(Pulse) == 0 ? domain.at(i, *offset, size) : nullptr;
+    if (place == nullptr)
+      return Status::internal(cat("rank ", domain.rank_of(i), " announced no valid place for its pulse"));
+    watcher->pulses_.push_back(reinterpret_cast<Pulse*>(place));
+  }
+  if (door != nullptr) {
+    LOCKSTEP_ASSIGN(watcher->inbox_, door->inbox(kWatchGroup));
+  }
+  return watcher;
+}
+
+bool Monitor::Watcher::lives(Rank rank) const {
+  return !lost_.contains(rank) && !left_[static_cast<std::size_t>(rank.value)];
+}
+
+std::optional<Rank> Monitor::Watcher::speaker_of(int host) const {
+  for (int i = 0; i < static_cast<int>(options_.host_of.size()); ++i) {
+    if (host_of(Rank{i}) == host && lives(Rank{i})) return Rank{i};
+  }
+  return std::nullopt;
+}
+
+void Monitor::Watcher::look(const std::function<void(Rank, const Status&)>& on_lost) {
+  on_lost_ = &on_lost;
+  if (door_ != nullptr) listen_to_speakers();
+  if (clock_.now() >= next_look_) {
+    next_look_ = clock_.now() + kTick;
+    ++pulses_[static_cast<std::size_t>(domain_.index())]->beats;
+    look_at_neighbours();
+    if (door_ != nullptr) {
+      if (speaker_of(host_of(own_)) == own_) {
+        meet_speakers();
+        for (const auto& [host, socket] : sockets_) socket->say({.kind = WatchMessage::Kind::kBeat});
+        blame_silent_hosts();
+      } else {
+        read_the_speaker();
+      }
+    }
+  }
+  on_lost_ = nullptr;
+}
+
+void Monitor::Watcher::look_at_neighbours() {
+  std::vector<std::int64_t> beats;
+  for (int i = 0; i < domain_.size(); ++i) {
+    const Rank rank = domain_.rank_of(i);
+    const Pulse& pulse = *pulses_[static_cast<std::size_t>(i)];
+    // Dead first: whoever leaves says so before its process ends.
+    const bool dead = lives(rank) && domain_.is_dead(i);
+    if (pulse.gone.load() != 0) left_[static_cast<std::size_t>(rank.value)] = true;
+    if (dead && lives(rank)) lose(rank, Failure::kPeerDied);
+    // One that is not watched any more beats for ever.
+    beats.push_back(lives(rank) ? pulse.beats.load()
+                                : pulses_[static_cast<std::size_t>(domain_.index())]->beats.load());
+  }
+  if (const auto silent = neighbours_.look(beats, clock_.now())) {
+    const Rank rank = domain_.rank_of(*silent);
+    if (!is_traced(options_.members[static_cast<std::size_t>(rank.value)].pid))
+      lose(rank, Failure::kPeerStalled);
+  }
+}
+
+// What our host's speaker has heard from the others.
+void Monitor::Watcher::read_the_speaker() {
+  const auto speaker = speaker_of(host_of(own_));
+  if (!speaker) return;
+  int index = 0;
+  while (domain_.rank_of(index) != *speaker) ++index;
+  Pulse& pulse = *pulses_[static_cast<std::size_t>(index)];
+  for (std::size_t i = 0; i < left_.size(); ++i) {
+    const Rank rank(static_cast<int>(i));
+    const auto failure = static_cast<Failure>(pulse.verdict(rank).load());
+    if (failure != Failure::kNone && !is_here(rank) && lives(rank)) lose(rank, failure);
+  }
+}
+
+// A socket to the speaker of every other host: of two hosts the one that stands first connects.
+void Monitor::Watcher::meet_speakers() {
+  const auto own_place = std::find(hosts_.begin(), hosts_.end(), host_of(own_));
+  for (auto host = hosts_.begin(); host != hosts_.end(); ++host) {
+    const auto speaker = speaker_of(*host);
+    if (host == own_place || sockets_.contains(*host) || !speaker) continue;
+    std::optional<Arrival> arrival;
+    Rank peer = *speaker;
+    if (host < own_place) {
+      // Whoever of that host comes thinks that it is the speaker.
+      for (int i = 0; i < static_cast<int>(left_.size()) && !arrival; ++i) {
+        peer = Rank{i};
+        if (host_of(peer) == *host) arrival = inbox_->take(peer, 0);
+      }
+    } else if (clock_.now() - tried_[*host] >= kConnectPause) {
+      tried_[*host] = clock_.now();
+      auto connected =
+          transport::link::knock({.identity = options_.identity,
+                                  .group = kWatchGroup,
+                                  .addresses = options_.addresses[static_cast<std::size_t>(speaker->value)]},
+                                 clock_.in(kConnectLimit));
+      if (connected.ok()) arrival = std::move(*connected);
+    }
+    if (!arrival) continue;
+    auto socket = std::make_unique<WatchSocket>(std::move(arrival->socket), peer);
+    for (const auto& [rank, failure] : lost_) {
+      if (is_here(rank)) socket->say({.kind = WatchMessage::Kind::kLost, .failure = failure, .rank = rank});
+    }
+    sockets_[*host] = std::move(socket);
+  }
+}
+
+void Monitor::Watcher::listen_to_speakers() {
+  for (auto at = sockets_.begin(); at != sockets_.end();) {
+    const auto& [host, socket] = *at;
+    const auto place =
+        static_cast<std::size_t>(std::find(hosts_.begin(), hosts_.end(), host) - hosts_.begin());
+    const auto messages = socket->listen();
+    bool ended = !messages.ok();
+    if (ended && lives(socket->peer())) {
+      lose(socket->peer(), messages.status().failure() == Failure::kPeerUnreachable
+                               ? Failure::kPeerUnreachable
+                               : Failure::kPeerDied);
+    }
+    for (const WatchMessage& message : messages.ok() ? *messages : std::vector<WatchMessage>()) {
+      ++heard_[place];
+      const bool known = message.rank.value >= 0 && message.rank.value < static_cast<int>(left_.size());
+      if (message.kind == WatchMessage::Kind::kGoodbye) {
+        left_[static_cast<std::size_t>(socket->peer().value)] = true;
+        ended = true;
+      } else if (message.kind == WatchMessage::Kind::kLost && known && host_of(message.rank) == host &&
+                 lives(message.rank)) {
+        lose(message.rank, message.failure);
+      }
+    }
+    at = ended ? sockets_.erase(at) : std::next(at);
+  }
+}
+
+void Monitor::Watcher::blame_silent_hosts() {
+  std::vector<std::int64_t> beats = heard_;
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    // Our own, and one where nobody is left.
+    if (hosts_[i] == host_of(own_) || !speaker_of(hosts_[i])) beats[i] = ++heard_[i];
+  }
+  const auto silent = others_.look(beats, clock_.now());
+  if (!silent) return;
+  const int host = hosts_[static_cast<std::size_t>(*silent)];
+  // Its next rank, if there is one, gets the same time.
+  ++heard_[static_cast<std::size_t>(*silent)];
+  const auto socket = sockets_.find(host);
+  const Rank rank = socket != sockets_.end() ? socket->second->peer() : *speaker_of(host);
+  if (socket != sockets_.end()) sockets_.erase(socket);
+  if (lives(rank)) lose(rank, Failure::kPeerUnreachable);
+}
+
+Status Monitor::Watcher::describe(Rank rank, Failure failure) const {
+  const store::Member& member = options_.members[static_cast<std::size_t>(rank.value)];
+  const Cause cause{
+      .failure = failure, .rank = own_, .peer = rank, .host = member.host.name, .pid = member.pid};
+  const std::string where = cat(" (host ", member.host.name, ", pid ", member.pid, ")");
+  if (failure == Failure::kPeerStalled) {
+    return Status::disconnected(cat("rank ", rank, where, " has not moved for ", options_.stall_after,
+                                    ": it was stopped, or gets no time to run"),
+                                cause);
+  }
+  if (failure == Failure::kPeerUnreachable) {
+    return Status::disconnected(
+        cat("rank ", rank, where, " cannot be reached: nothing was heard of it for ", options_.stall_after),
+        cause);
+  }
+  return Status::disconnected(cat("rank ", rank, " died", where), cause);
+}
+
+void Monitor::Watcher::lose(Rank rank, Failure failure) {
+  lost_[rank] = failure;
+  pulses_[static_cast<std::size_t>(domain_.index())]->verdict(rank).store(static_cast<std::uint8_t>(failure));
+  if (is_here(rank)) {
+    for (const auto& [host, socket] : sockets_)
+      socket->say({.kind = WatchMessage::Kind::kLost, .failure = failure, .rank = rank});
+  }
+  (*on_lost_)(rank, describe(rank, failure));
+}
+
+void Monitor::Watcher::sleep() {
+  std::vector<pollfd> sockets = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+  for (const auto& [host, socket] : sockets_)
+    sockets.push_back({.fd = socket->fd(), .events = POLLIN, .revents = 0});
+  (void)::poll(sockets.data(), sockets.size(), Deadline(clock_, next_look_).poll_millis());
+}
+
+void Monitor::Watcher::wake() {
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+}
+
+void Monitor::Watcher::say_goodbye() {
+  pulses_[static_cast<std::size_t>(domain_.index())]->gone.store(1);
+  const Deadline deadline = clock_.in(kGoodbyeLimit);
+  for (const auto& [host, socket] : sockets_) socket->say_goodbye(deadline);
+}
+
+}  // namespace lockstep::backend

@@ -1,0 +1,72 @@
+// The eyes of a Monitor: one look at all ranks, made every kTick on the monitor's thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "lockstep/backend/native/monitor.h"
+#include "lockstep/backend/native/watch_socket.h"
+#include "lockstep/base/beat_watch.h"
+
+namespace lockstep::backend {
+
+constexpr Duration kTick = std::chrono::milliseconds(100);
+
+class Monitor::Watcher {
+ public:
+  static Result<std::unique_ptr<Watcher>> make(MonitorOptions options, transport::shm::Domain& domain,
+                                               transport::link::Door* door, store::Store& store,
+                                               const Deadline& deadline);
+
+  // `on_lost` is called once for every rank that is lost.
+  void look(const std::function<void(Rank, const Status&)>& on_lost);
+  // Until the next look is due, a message has come, or someone wakes it.
+  void sleep();
+  void wake();  // from any thread
+  void say_goodbye();
+
+ private:
+  struct Pulse;
+
+  Watcher(MonitorOptions options, transport::shm::Domain& domain, transport::link::Door* door, UniqueFd wake);
+
+  bool is_here(Rank rank) const { return host_of(rank) == host_of(own_); }
+  int host_of(Rank rank) const { return options_.host_of[static_cast<std::size_t>(rank.value)]; }
+  bool lives(Rank rank) const;
+  // The lowest rank of a host that lives; nothing if none does.
+  std::optional<Rank> speaker_of(int host) const;
+
+  void look_at_neighbours();
+  void read_the_speaker();
+  void meet_speakers();
+  void listen_to_speakers();
+  void blame_silent_hosts();
+  void lose(Rank rank, Failure failure);
+  Status describe(Rank rank, Failure failure) const;
+
+  const MonitorOptions options_;
+  transport::shm::Domain& domain_;
+  transport::link::Door* const door_;
+  const UniqueFd wake_;                            // an eventfd
+  std::shared_ptr<transport::link::Inbox> inbox_;  // shared with the door's loop
+  const Rank own_;
+  const Clock& clock_ = Clock::steady();
+  std::vector<Pulse*> pulses_;  // by position in the domain
+  std::vector<int> hosts_;      // the labels of all hosts, in the order of their first ranks
+  base::TimePoint next_look_;
+  base::BeatWatch neighbours_;
+  std::map<Rank, Failure> lost_;
+  std::vector<bool> left_;  // by rank
+  // By host: the socket to its speaker, how often it was heard, and when a connection was tried last.
+  std::map<int, std::unique_ptr<WatchSocket>> sockets_;
+  std::vector<std::int64_t> heard_;  // by position in hosts_
+  base::BeatWatch others_;
+  std::map<int, base::TimePoint> tried_;
+  const std::function<void(Rank, const Status&)>* on_lost_ = nullptr;  // during look()
+};
+
+}  // namespace lockstep::backend
