@@ -210,9 +210,11 @@ bool is_transient(int error) {
 }
 
 Status connect_failed(const SocketAddress& address, int error) {
+  if (error == ECONNREFUSED) {
+    return Status::disconnected(cat("nobody listens on ", address.text(), " (connection refused)"),
+                                {.failure = Failure::kNobodyListens, .host = address.host()});
+  }
   const Cause cause{.failure = Failure::kPeerUnreachable, .host = address.host()};
-  if (error == ECONNREFUSED)
-    return Status::disconnected(cat("nobody listens on ", address.text(), " (connection refused)"), cause);
   if (is_transient(error)) {
     return Status::disconnected(cat("cannot connect to ", address.text(), ": ", ::strerrordesc_np(error)),
                                 cause);

@@ -263,7 +263,7 @@ TEST(ConnectTo, ARefusalIsNamedAtOnce) {
   const SocketAddress port = *local_address(held->get());
   const Status status = connect_to(port, soon(), OnRefused::kFail).status();
   EXPECT_EQ(status.code(), Code::kDisconnected);
-  EXPECT_EQ(status.failure(), Failure::kPeerUnreachable);
+  EXPECT_EQ(status.failure(), Failure::kNobodyListens);
   EXPECT_THAT(std::string(status.message()), HasSubstr(cat("nobody listens on ", port.text())));
 }
 

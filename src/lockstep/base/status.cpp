@@ -36,6 +36,7 @@ constexpr FailureName kFailureNames[] = {
     {Failure::kNoSpace, "no_space"},
     {Failure::kForked, "forked"},
     {Failure::kClosed, "closed"},
+    {Failure::kNobodyListens, "nobody_listens"},
 };
 
 // What the caller can do about an errno, and what it means.

@@ -56,9 +56,10 @@ enum class Failure : std::uint8_t {
   kNoSecret,
   kNoMemory,
   kNoDescriptors,
-  kNoSpace,  // a disk or segment is full
-  kForked,   // used in a child that was forked after it was made
-  kClosed,   // used after close() or destroy
+  kNoSpace,        // a disk or segment is full
+  kForked,         // used in a child that was forked after it was made
+  kClosed,         // used after close() or destroy
+  kNobodyListens,  // a connection was refused
 };
 std::string_view failure_name(Failure failure);
 std::optional<Failure> failure_from_name(std::string_view name);

@@ -67,6 +67,8 @@ Result<Links::Pair*> Links::pair_with(int peer, const Deadline& deadline) {
     if (!arrival.ok()) {
       Cause cause = arrival.status().cause();
       cause.peer = rank;
+      // A door is open as long as its process lives.
+      if (cause.failure == Failure::kNobodyListens) cause.failure = Failure::kPeerDied;
       if (cause.failure == Failure::kNone) cause.failure = Failure::kPeerUnreachable;
       return arrival.status().with_cause(cause).with_prefix(cat("cannot connect to rank ", rank, ": "));
     }
