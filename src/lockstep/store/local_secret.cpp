@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/store/tcp_local.h"
 
 namespace lockstep::store {
@@ -65,7 +66,8 @@ Result<std::unique_ptr<LocalSecretServer>> LocalSecretServer::start(const std::s
   if (!stop) return Status::from_errno("An eventfd could not be made", errno);
   std::unique_ptr<LocalSecretServer> server(
       new LocalSecretServer(std::move(listener).value(), std::move(stop), secret));
-  server->thread_ = std::thread([raw = server.get()] { raw->serve(); });
+  LOCKSTEP_ASSIGN(server->thread_,
+                  base::start_thread("lockstep-secret", [raw = server.get()] { raw->serve(); }));
   return server;
 }
 
@@ -80,7 +82,7 @@ LocalSecretServer::~LocalSecretServer() {
   const std::uint64_t one = 1;
   while (::write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void LocalSecretServer::serve() {

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/testing/status_matchers.h"
+#include "lockstep/testing/thread_limit.h"
 
 namespace lockstep::store {
 namespace {
@@ -63,6 +64,15 @@ TEST_F(LocalSecretTest, AStoreThatHandsNoneOutIsToldApart) {
 TEST_F(LocalSecretTest, OnlyOneHandsOut) {
   ASSERT_OK_AND_ASSIGN(const auto server, LocalSecretServer::start(name_, Secret::generate()));
   EXPECT_THAT(LocalSecretServer::start(name_, Secret::generate()), FailureIs(Failure::kPortTaken));
+}
+
+TEST_F(LocalSecretTest, WithoutAThreadItSaysSoAndTheNameIsFreeAgain) {
+  {
+    const lockstep::testing::NoMoreThreads limit;
+    EXPECT_THAT(LocalSecretServer::start(name_, Secret::generate()).status().message(),
+                HasSubstr("lockstep-secret cannot be started"));
+  }
+  EXPECT_OK(LocalSecretServer::start(name_, Secret::generate()));
 }
 
 TEST_F(LocalSecretTest, TheNameIsFreeAgainAfterwards) {

@@ -14,6 +14,7 @@
 #include "lockstep/store/tcp_frame.h"
 #include "lockstep/store/tcp_test_support.h"
 #include "lockstep/store/tcp_wire.h"
+#include "lockstep/testing/thread_limit.h"
 
 namespace lockstep::store {
 namespace {
@@ -327,6 +328,12 @@ TEST(TcpServer, APortThatIsTakenIsNamedWithItsOwner) {
   EXPECT_THAT(second, FailureIs(Failure::kPortTaken));
   EXPECT_THAT(second.status().message(),
               AllOf(HasSubstr(cat(first.server->address().port())), HasSubstr("this process")));
+}
+
+// F31: no thread left.
+TEST(TcpServer, WithoutAThreadItSaysSo) {
+  const lockstep::testing::NoMoreThreads limit;
+  EXPECT_THAT(TcpStoreServer::start({}).status().message(), HasSubstr("lockstep-store cannot be started"));
 }
 
 TEST(TcpServer, ServesAnInheritedSocket) {

@@ -1,8 +1,5 @@
 #include "lockstep/transport/loop.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <asio/executor_work_guard.hpp>
 #include <future>
@@ -12,6 +9,7 @@
 #include "lockstep/base/check.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/thread.h"
 
 namespace lockstep::transport {
 namespace {
@@ -28,24 +26,13 @@ struct Loop::Impl {
 };
 
 Result<std::unique_ptr<Loop>> Loop::start(const char* name, const Clock& clock) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
   try {
     auto impl = std::make_unique<Impl>();
     asio::io_context& context = impl->context;
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      impl->thread = std::thread([&context] { context.run(); });
-    } catch (...) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(impl->thread.native_handle(), name);
+    LOCKSTEP_ASSIGN(impl->thread, base::start_thread(name, [&context] { context.run(); }));
     return std::unique_ptr<Loop>(new Loop(std::move(impl), clock));
   } catch (const std::system_error& error) {
-    return Status::from_errno(cat("The thread ", name, " cannot be started"), error.code().value());
+    return Status::from_errno(cat("The loop ", name, " cannot be made"), error.code().value());
   }
 }
 
