@@ -281,6 +281,17 @@ Result<UniqueFd> connect_to(const SocketAddress& address, const Deadline& deadli
   }
 }
 
+void watch_connection(int socket, const KeepAlive& times) {
+  const auto set = [socket](int level, int option, int value) {
+    setsockopt(socket, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(times.idle.count()));
+  set(IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(times.interval.count()));
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
 std::optional<int> listener_pid(std::uint16_t port) {
   return find_listener_pid(port, [](const SocketAddress&) { return true; });
 }

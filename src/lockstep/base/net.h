@@ -81,6 +81,14 @@ Result<SocketAddress> peer_address(int socket);
 enum class OnRefused : bool { kFail, kRetry };
 Result<UniqueFd> connect_to(const SocketAddress& address, const Deadline& deadline, OnRefused on_refused);
 
+// Small messages go out at once, and a host that vanishes without a word is noticed: after `idle` of silence
+// it is asked every `interval`, three times.
+struct KeepAlive {
+  std::chrono::seconds idle;
+  std::chrono::seconds interval;
+};
+void watch_connection(int socket, const KeepAlive& times);
+
 // The process that listens on a local TCP port, if /proc shows it to us.
 std::optional<int> listener_pid(std::uint16_t port);
 

@@ -241,6 +241,22 @@ TEST(ListenOn, AForeignAddressIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("192.0.2.1 is not an address of this host"));
 }
 
+TEST(WatchConnection, AsksTheOtherHostAsOftenAsItIsTold) {
+  const auto socket = listen_on(address("127.0.0.1"));
+  ASSERT_TRUE(socket.ok());
+  watch_connection(socket->get(), {.idle = 7s, .interval = 3s});
+  const auto option = [&](int level, int name) {
+    int value = -1;
+    socklen_t size = sizeof(value);
+    EXPECT_EQ(getsockopt(socket->get(), level, name, &value, &size), 0);
+    return value;
+  };
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 7);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), 3);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_NODELAY), 1);
+}
+
 TEST(ListenerPid, IsEmptyForAFreePort) {
   auto held = hold_port(address("127.0.0.1"));
   ASSERT_TRUE(held.ok());

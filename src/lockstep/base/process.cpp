@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "lockstep/base/cgroup.h"
@@ -135,6 +136,18 @@ Result<HostIdentity> this_host() {
 int usable_cores() { return usable_cores_below("", affinity_count()); }
 Result<MemoryLimits> memory_limits() { return memory_limits_below(""); }
 std::optional<std::uint64_t> oom_kills() { return oom_kills_below(""); }
+
+Result<std::string> absolute_path(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(path, error);
+  if (error) {
+    return Status::from_errno(
+        cat(base::quoted(path), " is relative, and the working folder is not there any more"), error.value());
+  }
+  // What .. means behind a link is for the kernel to say.
+  const bool climbs = std::find(whole.begin(), whole.end(), "..") != whole.end();
+  return (climbs ? whole : whole.lexically_normal()).string();
+}
 
 // Where /proc does not tell, fork() must not be taken for safe.
 int thread_count() { return status_number("Threads:").value_or(2); }

@@ -57,6 +57,10 @@ Result<MemoryLimits> memory_limits();
 // unknown.
 std::optional<std::uint64_t> oom_kills();
 
+// `path` from the root, whatever this process's working folder becomes. An error if it is relative and the
+// working folder has been removed.
+Result<std::string> absolute_path(const std::string& path);
+
 // Threads of this process, from /proc; plain fork() is safe while this is 1.
 int thread_count();
 // True if a debugger or tracer is attached.

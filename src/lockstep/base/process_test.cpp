@@ -8,10 +8,12 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <latch>
 #include <thread>
 
@@ -156,6 +158,25 @@ TEST(ThreadCount, CountsThreads) {
   finish.count_down();
   first.join();
   second.join();
+}
+
+TEST(AbsolutePath, IsFromTheRootAndLeavesLinksToTheKernel) {
+  const std::string here = std::filesystem::current_path();
+  EXPECT_EQ(*absolute_path("./a"), here + "/a");
+  EXPECT_EQ(*absolute_path("/a//b/."), "/a/b/");
+  EXPECT_EQ(*absolute_path("link/../a"), here + "/link/../a");
+}
+
+TEST(AbsolutePath, InAFolderThatWasRemovedOnlyARelativeOneIsAnError) {
+  const std::string folder = ::testing::TempDir() + "/absolute_path_test";
+  const pid_t child = start_child([&] {
+    if (mkdir(folder.c_str(), 0700) != 0 || chdir(folder.c_str()) != 0 || rmdir(folder.c_str()) != 0)
+      return 1;
+    if (!absolute_path("/a").ok()) return 2;
+    const auto relative = absolute_path("a");
+    return !relative.ok() && relative.status().message().find("\"a\" is relative") == 0 ? 0 : 3;
+  });
+  EXPECT_EQ(wait_for(child), 0);
 }
 
 TEST(IsTraced, SeesATracer) {

@@ -1,7 +1,5 @@
 #include "lockstep/store/tcp_connect.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -23,17 +21,8 @@ constexpr Duration kHandshakeTime = std::chrono::seconds(6);
 // One address of several must not use up the time of the others.
 constexpr Duration kTimePerAddress = std::chrono::seconds(5);
 
-// Answers come at once or the network is asked whether the server's host is still there.
-void watch_connection(int socket) {
-  const auto set = [socket](int level, int option, int value) {
-    setsockopt(socket, level, option, &value, sizeof(value));
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-}
+// Sooner than the server: somebody here waits for an answer.
+constexpr base::KeepAlive kKeepAlive{.idle = std::chrono::seconds(10), .interval = std::chrono::seconds(5)};
 
 Result<base::SessionKeys> shake_hands(int socket, const TcpStoreOptions& options, const Deadline& deadline) {
   const std::string what = cat("The handshake with the store at ", options.endpoint.text());
@@ -77,7 +66,7 @@ Result<Connected> try_address(const base::SocketAddress& address, const TcpStore
   }
   LOCKSTEP_ASSIGN(auto socket,
                   base::connect_to(address, deadline.at_most(kTimePerAddress), base::OnRefused::kFail));
-  watch_connection(socket.get());
+  base::watch_connection(socket.get(), kKeepAlive);
   LOCKSTEP_ASSIGN(const auto keys, shake_hands(socket.get(), options, soon));
   return Connected{.conduit = Conduit(std::move(socket)), .keys = keys};
 }

@@ -1,13 +1,10 @@
 #include "lockstep/store/tcp_server.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
-#include <csignal>
 #include <future>
 #include <new>
 #include <system_error>
@@ -19,6 +16,7 @@
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/store/tcp_greeter.h"
 #include "lockstep/store/tcp_listener.h"
 #include "lockstep/store/tcp_local.h"
@@ -31,25 +29,8 @@ namespace {
 constexpr Logger kLog("store");
 constexpr auto kLogPeriod = std::chrono::minutes(1);
 
-// A host that vanished without a word is noticed after a minute, so that its place is free again.
-void watch_connection(int socket) {
-  const auto set = [socket](int level, int option, int value) {
-    setsockopt(socket, level, option, &value, sizeof(value));
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-}
-
-// A client that dies while it is being answered through a pipe must not end this process.
-void block_broken_pipe_signal() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-}
+// A host that vanished is noticed after a minute, so that its place is free again.
+constexpr base::KeepAlive kKeepAlive{.idle = std::chrono::seconds(30), .interval = std::chrono::seconds(10)};
 
 Status check_secret(const TenantOptions& tenant, const base::SocketAddress& address, OpenToAll open_to_all) {
   if (address.is_loopback() || !tenant.secret.is_insecure() || open_to_all == OpenToAll::kAllow) return {};
@@ -86,12 +67,12 @@ class TcpStoreServer::Impl {
     add_listener(std::move(socket), address_.text());
   }
 
-  void run() {
-    thread_ = std::thread([this] {
-      block_broken_pipe_signal();
-      run_loop();
-      shut_down_on_loop();
-    });
+  Status run() {
+    LOCKSTEP_ASSIGN(thread_, base::start_thread("lockstep-store", [this] {
+                      run_loop();
+                      shut_down_on_loop();
+                    }));
+    return {};
   }
   void stop() { loop_.stop(); }
   void join() {
@@ -195,7 +176,7 @@ class TcpStoreServer::Impl {
 
   void admit_on_loop(Guest guest) {
     Tenant& tenant = *find_on_loop(guest.claim);
-    if (guest.keys) watch_connection(guest.socket.get());
+    if (guest.keys) base::watch_connection(guest.socket.get(), kKeepAlive);
     kLog.debug(cat(guest.peer.text, " is here, connection ", tenant.connections() + 1));
     auto session = std::make_unique<Session>(shared_, ready_set_, tenant, std::move(guest));
     Session* const key = session.get();
@@ -269,10 +250,10 @@ Result<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(TcpServerOptions o
   try {
     auto impl = std::make_unique<Impl>(std::move(socket), address, options, clock);
     for (const TenantOptions& tenant : options.tenants) LOCKSTEP_TRY(impl->add_tenant_on_loop(tenant));
-    impl->run();
+    LOCKSTEP_TRY(impl->run());
     return std::unique_ptr<TcpStoreServer>(new TcpStoreServer(std::move(impl)));
   } catch (const std::system_error& error) {
-    // No descriptor for the loop, or no thread.
+    // No descriptor for the loop.
     return Status::from_errno(cat("A store cannot be served at ", address.text()), error.code().value());
   }
 }

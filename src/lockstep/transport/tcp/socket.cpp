@@ -1,27 +1,17 @@
 #include "lockstep/transport/tcp/socket.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "lockstep/base/net.h"
 #include "lockstep/transport/lost.h"
 
 namespace lockstep::transport::tcp {
 namespace {
 
-void set_options(int fd) {
-  const auto set = [fd](int level, int option, int value) {
-    setsockopt(fd, level, option, &value, sizeof(value));
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-}
+constexpr base::KeepAlive kKeepAlive{.idle = std::chrono::seconds(30), .interval = std::chrono::seconds(10)};
 
 }  // namespace
 
@@ -30,7 +20,7 @@ Socket::Socket(Loop& loop, UniqueFd fd)
                        .fork_guard = {},
                        .readable = nullptr,
                        .writable = nullptr}) {
-  set_options(fd.get());
+  base::watch_connection(fd.get(), kKeepAlive);
   asio::error_code error;
   state_->descriptor.assign(fd.get(), error);
   if (error) return;                         // out of memory for the wait; the first send or recv fails
