@@ -95,6 +95,7 @@ else:
     def test_insecure_needs_no_secret(self):
         results = self.both("--insecure", "sh", "-c", "echo got $LOCKSTEP_INSECURE$LOCKSTEP_SECRET_FD", secret="")
         self.assertEqual([out for _, out, _ in results], ["[rank 0] got 1\n", "[rank 1] got 1\n"])
+        self.assertEqual([err.count("warning: the job has no secret") for _, _, err in results], [1, 1])
 
 
 class Refusals(HostsTest):
@@ -152,7 +153,12 @@ class Refusals(HostsTest):
     def test_a_server_that_is_not_there(self):
         status, _, err = self.agent(1, "--join-timeout", "0.5", "true").finish()
         self.assertEqual(status, 2)
-        self.assertIn(ENDPOINT, err)
+        self.assertRegex(err, f"not reached in [\\d.]+ m?s: No connection to the store at {re.escape(ENDPOINT)} .*refused")
+
+    def test_a_name_that_nobody_knows(self):
+        status, _, err = self.agent(1, "--join-timeout", "1.2", "true", endpoint="no.such.host.invalid:1").finish()
+        self.assertEqual(status, 2)
+        self.assertRegex(err, 'not reached in 1.* s: cannot look up host "no.such.host.invalid"')
 
     def test_node_0_on_the_wrong_host(self):
         status, _, err = self.agent(1, "true", node_rank=0).finish()

@@ -12,8 +12,10 @@ namespace {
 
 using base::SocketAddress;
 
-// One try to connect; between two of them the caller may give up.
-constexpr Duration kTry = std::chrono::milliseconds(500);
+// One try to connect; between two of them the caller may give up. Each has twice the time of the one before:
+// a slow name server must answer within one.
+constexpr Duration kFirstTry = std::chrono::milliseconds(500);
+constexpr Duration kLongestTry = std::chrono::seconds(2);
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kCardArrives = std::chrono::seconds(10);
 constexpr Duration kStrangerAnswers = std::chrono::seconds(5);
@@ -48,18 +50,25 @@ bool is_final(const Status& status) {
 Result<Meeting> connect(const MeetingOptions& options, const Deadline& deadline, const GiveUp& give_up) {
   const store::TcpStoreOptions client{
       .endpoint = options.endpoint, .job_id = tenant_of(options.card), .secret = options.secret};
+  const base::TimePoint start = deadline.clock().now();
   Meeting meeting;
-  for (;;) {
-    auto store = store::TcpStore::connect(client, deadline.at_most(kTry));
+  Status reason;
+  for (Duration time = kFirstTry;; time = std::min(2 * time, kLongestTry)) {
+    const bool is_cut_short = deadline.remaining() < kFirstTry;
+    auto store = store::TcpStore::connect(client, deadline.at_most(time));
     if (store.ok()) {
       meeting.hosted.store = *std::move(store);
       break;
     }
     const Status error = store.status();
+    if (!is_cut_short || reason.ok()) reason = error;  // what had no time says little
     if (is_final(error))
       return error.with_prefix(
           "the agent of node 0 refuses this one (are --rdzv-id and the secret the same on both?): ");
-    if (deadline.expired()) return error.with_prefix("the agent of node 0 cannot be reached: ");
+    if (deadline.expired()) {
+      return reason.with_prefix(
+          cat("the agent of node 0 was not reached in ", deadline.clock().now() - start, ": "));
+    }
     if (give_up(error.message())) return Status::aborted("stopped before the agents had met");
     std::this_thread::sleep_for(deadline.clock().patience(kPause));  // it may have failed at once
   }
@@ -124,9 +133,9 @@ Result<Meeting> find_each_other(const MeetingOptions& options, const Deadline& d
                                 const GiveUp& give_up) {
   if (options.node_rank.value_or(0) != 0) return connect(options, deadline, give_up);
   if (options.node_rank && !options.local_addr.empty()) {
-    LOCKSTEP_ASSIGN(const SocketAddress here,
-                    SocketAddress::parse(options.local_addr, options.endpoint.port));
-    return serve(options, here, deadline);
+    const auto here = SocketAddress::parse(options.local_addr, options.endpoint.port);
+    if (!here.ok()) return here.status().with_prefix("--local-addr: ");
+    return serve(options, *here, deadline);
   }
   const auto here = own_address(options.endpoint, deadline);
   if (options.node_rank) {

@@ -1,9 +1,12 @@
 #include "lockstep/launch/agent_message.h"
 
+#include <algorithm>
 #include <array>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/text.h"
+#include "lockstep/launch/options.h"
 
 namespace lockstep::launch {
 namespace {
@@ -35,10 +38,17 @@ json to_json(const NodePlan& node) {
   return {{"host", node.host}, {"nproc", node.nproc}, {"role", node.role}};
 }
 
-NodePlan node_from(const json& in) {
-  return {.host = in.at("host").get<std::string>(),
-          .nproc = in.at("nproc").get<int>(),
-          .role = in.at("role").get<std::string>()};
+Status does_not_parse(std::string_view what) {
+  return Status::invalid(
+      cat("a message of another agent does not parse (", what, "): is it of another version?"));
+}
+
+Result<NodePlan> node_from(const json& in) {
+  NodePlan node{.host = in.at("host").get<std::string>(),
+                .nproc = in.at("nproc").get<int>(),
+                .role = in.at("role").get<std::string>()};
+  if (node.nproc < 1 || node.nproc > kMaxLocalRanks) return does_not_parse(cat("nproc ", node.nproc));
+  return node;
 }
 
 json to_json(const base::Endpoint& endpoint) { return {{"host", endpoint.host}, {"port", endpoint.port}}; }
@@ -95,12 +105,17 @@ void add_fields(const AgentMessage& message, json& out) {
 
 Status read_fields(const json& in, AgentMessage& message) {
   switch (message.kind) {
-    case Kind::kReady:
-      message.plan = node_from(in.at("plan"));
+    case Kind::kReady: {
+      LOCKSTEP_ASSIGN(message.plan, node_from(in.at("plan")));
       break;
+    }
     case Kind::kRound:
       message.job = job_from(in.at("job"));
-      for (const json& node : in.at("nodes")) message.nodes.push_back(node_from(node));
+      if (in.at("nodes").size() > kMaxNodes) return does_not_parse("too many nodes");
+      for (const json& entry : in.at("nodes")) {
+        LOCKSTEP_ASSIGN(NodePlan node, node_from(entry));
+        message.nodes.push_back(std::move(node));
+      }
       break;
     case Kind::kFailed: {
       LOCKSTEP_ASSIGN(message.report, report_from_json(in.at("report").get<std::string>()));
@@ -110,6 +125,7 @@ Status read_fields(const json& in, AgentMessage& message) {
       break;
     case Kind::kStop:
       message.signal = in.at("signal").get<int>();
+      if (message.signal < 1 || message.signal >= NSIG) return does_not_parse(cat("signal ", message.signal));
       message.host = in.at("host").get<std::string>();
       break;
     case Kind::kLost:
@@ -117,11 +133,6 @@ Status read_fields(const json& in, AgentMessage& message) {
       break;
   }
   return {};
-}
-
-Status does_not_parse(const char* what) {
-  return Status::invalid(
-      cat("a message of another agent does not parse (", what, "): is it of another version?"));
 }
 
 }  // namespace

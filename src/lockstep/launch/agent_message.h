@@ -39,6 +39,8 @@ struct AgentMessage {
 };
 
 std::string message_to_json(const AgentMessage& message);
+// kInvalid if it is none, or holds what no agent can mean: ranks without number, a signal that does not
+// exist.
 Result<AgentMessage> message_from_json(std::string_view text);
 
 // What node 0 says of the job to whoever comes, before anything else.

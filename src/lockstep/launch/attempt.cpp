@@ -113,7 +113,7 @@ void Attempt::on_round(Round round) {
     const Status made = make_folder(std::filesystem::path(plan.error_file).parent_path());
     if (!made.ok()) {
       started_ = false;
-      context_.coordinator.report_failure(describe_failed_start(made));
+      context_.coordinator.report_failure(describe_failed_start(plan.place.rank, made));
       return;
     }
   }
@@ -122,7 +122,7 @@ void Attempt::on_round(Round round) {
   round_.store_listener.reset();
   if (!status.ok()) {
     reported_ = true;
-    context_.coordinator.report_failure(describe_failed_start(status));
+    context_.coordinator.report_failure(describe_failed_start(status.cause().rank.value_or(Rank{0}), status));
   }
 }
 
@@ -161,11 +161,10 @@ FailureReport Attempt::describe_failure(std::size_t index) {
   return report;
 }
 
-FailureReport Attempt::describe_failed_start(const Status& error) const {
+FailureReport Attempt::describe_failed_start(Rank rank, const Status& error) const {
   FailureReport report{.epoch = epoch_, .cannot_start = std::string(error.message())};
-  report.first.rank = error.cause().rank.value_or(Rank{0});
+  report.first.rank = rank;
   report.first.host = context_.input.setting.host;
-  constexpr int kExitUsage = 2;
   report.cannot_start_code = error.code() == Code::kUnsupported ? kExitNotExecutable : kExitUsage;
   return report;
 }

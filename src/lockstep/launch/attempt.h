@@ -57,7 +57,7 @@ class Attempt {
   void conclude(Outcome outcome, int stop_signal);
   void report_progress();
   FailureReport describe_failure(std::size_t index);
-  FailureReport describe_failed_start(const Status& error) const;
+  FailureReport describe_failed_start(Rank rank, const Status& error) const;
   bool finished() const { return outcome_ && (!started_ || group_.gone()); }
 
   LaunchContext& context_;

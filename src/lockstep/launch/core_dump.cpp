@@ -92,7 +92,7 @@ std::string core_dump_glob(std::string_view pattern, bool uses_pid, const Crashe
     }
   }
   if (uses_pid && !has_pid) out += cat(".", process.pid);
-  return out.front() == '/' ? out : cat(process.folder, "/", out);
+  return out.starts_with('/') ? out : cat(process.folder, "/", out);
 }
 
 std::string core_dump_text(const CrashedProcess& process, bool dumped) {

@@ -16,6 +16,7 @@ TEST(CoreDumpGlob, FollowsThePattern) {
   EXPECT_EQ(core_dump_glob("core.%p", true, kCrashed), "/home/u/core.4711");
   EXPECT_EQ(core_dump_glob("/cores/%e-%s-%h-%t%%", false, kCrashed), "/cores/train_with_a_lo-11-node7-*%");
   EXPECT_EQ(core_dump_glob("%f", false, kCrashed), "/home/u/train_with_a_long_name");
+  EXPECT_EQ(core_dump_glob("%", false, kCrashed), "/home/u/");
 }
 
 TEST(CoreDumpGlob, AProgramThatTakesDumpsHasNoPath) {

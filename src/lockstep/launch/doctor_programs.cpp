@@ -1,11 +1,11 @@
 #include "lockstep/launch/doctor_programs.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
+#include "lockstep/launch/local_setting.h"
 
 namespace lockstep::launch {
 namespace {
@@ -41,6 +41,7 @@ std::string last_line(const std::string& text) {
 
 // Why asking failed, in words.
 std::string failure_text(const Result<ProgramOutput>& answer) {
+  if (answer.status().code() == Code::kTimeout) return "did not end in time and was killed";
   if (!answer.ok()) return std::string(answer.status().message());
   const std::string last = last_line(answer->text);
   return cat(base::exit_text(answer->wait_status), last.empty() ? "" : ": ",
@@ -66,13 +67,6 @@ Finding found_torch(const nlohmann::json& answer) {
                     {"gloo", yes("gloo")},
                     {"mpi", yes("mpi")},
                     {"nccl", yes("nccl")}}};
-}
-
-int count_gpu_devices() {
-  int count = 0;
-  std::error_code ignored;
-  while (std::filesystem::exists(cat("/dev/nvidia", count), ignored)) ++count;
-  return count;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <csignal>
 
+#include "lockstep/launch/options.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::launch {
@@ -126,7 +127,9 @@ TEST(AgentMessage, ComesBackAsItWas) {
   EXPECT_EQ(back.job, round.job);
   EXPECT_EQ(back.nodes, round.nodes);
   for (const Kind kind : {Kind::kReady, Kind::kFailed, Kind::kDone, Kind::kStop, Kind::kLost}) {
-    ASSERT_OK_AND_ASSIGN(const AgentMessage other, message_from_json(message_to_json(of(kind, 1, 2))));
+    AgentMessage message = of(kind, 1, 2);
+    message.signal = kind == Kind::kStop ? SIGTERM : 0;
+    ASSERT_OK_AND_ASSIGN(const AgentMessage other, message_from_json(message_to_json(message)));
     EXPECT_EQ(other.kind, kind);
     EXPECT_EQ(other.node, 1);
   }
@@ -137,6 +140,24 @@ TEST(AgentMessage, GarbageIsAnError) {
        {"", "{}", "[]", R"({"kind": "ready", "epoch": 0, "node": 0})",
         R"({"kind": "what", "epoch": 0, "node": 0})", R"({"kind": "done", "epoch": "x", "node": 0})"}) {
     EXPECT_THAT(message_from_json(text), testing::StatusIs(Code::kInvalid)) << text;
+  }
+}
+
+TEST(AgentMessage, WhatNoAgentCanMeanIsAnError) {
+  AgentMessage ready = of(Kind::kReady, 1, 0);
+  AgentMessage round = of(Kind::kRound, 0, 0);
+  for (const int nproc : {0, -1, kMaxLocalRanks + 1}) {
+    ready.plan.nproc = nproc;
+    round.nodes = {{"a", nproc, "x"}};
+    EXPECT_THAT(message_from_json(message_to_json(ready)), testing::StatusIs(Code::kInvalid)) << nproc;
+    EXPECT_THAT(message_from_json(message_to_json(round)), testing::StatusIs(Code::kInvalid)) << nproc;
+  }
+  round.nodes.assign(kMaxNodes + 1, {"a", 1, "x"});
+  EXPECT_THAT(message_from_json(message_to_json(round)), testing::StatusIs(Code::kInvalid));
+  AgentMessage stop = of(Kind::kStop, 1, 0);
+  for (const int signal : {0, -9, 100'000}) {
+    stop.signal = signal;
+    EXPECT_THAT(message_from_json(message_to_json(stop)), testing::StatusIs(Code::kInvalid)) << signal;
   }
 }
 

@@ -26,7 +26,38 @@ bool is_set(const RunOptions& options, const Environment& environment, std::stri
                      [name](const auto& pair) { return pair.first == name; });
 }
 
+Status check_local_rank(std::string_view option, int local_rank, int nproc) {
+  if (local_rank < nproc) return {};
+  return Status::invalid(cat(option, " names local rank ", local_rank, ", and this host has ",
+                             nproc == 1 ? "rank 0 only" : cat("ranks 0 to ", nproc - 1)));
+}
+
+// Every option that names ranks of this host names some that there are.
+Status check_local_ranks(const RunOptions& options, int nproc) {
+  for (const int local_rank : options.local_ranks_filter) {
+    LOCKSTEP_TRY(check_local_rank("--local-ranks-filter", local_rank, nproc));
+  }
+  for (const auto& [local_rank, streams] : options.redirects.by_local_rank) {
+    LOCKSTEP_TRY(check_local_rank("--redirects", local_rank, nproc));
+  }
+  for (const auto& [local_rank, streams] : options.tee.by_local_rank) {
+    LOCKSTEP_TRY(check_local_rank("--tee", local_rank, nproc));
+  }
+  return {};
+}
+
 }  // namespace
+
+int count_gpu_devices() {
+  int count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/dev", error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    constexpr std::string_view kDevice = "nvidia";
+    if (name.starts_with(kDevice) && base::parse_integer<int>(name.substr(kDevice.size()))) ++count;
+  }
+  return count;
+}
 
 int count_gpus(const Environment& environment) {
   if (const auto visible = environment.all.find("CUDA_VISIBLE_DEVICES"); visible != environment.all.end()) {
@@ -38,14 +69,7 @@ int count_gpus(const Environment& environment) {
     }
     return count;
   }
-  int count = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator at("/dev", error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    constexpr std::string_view kDevice = "nvidia";
-    if (name.starts_with(kDevice) && base::parse_integer<int>(name.substr(kDevice.size()))) ++count;
-  }
-  return count;
+  return count_gpu_devices();
 }
 
 Result<int> count_processes(const ProcessCount& count, const Environment& environment) {
@@ -106,12 +130,7 @@ Status reserve_descriptors(int nproc) {
 Result<LocalSetting> make_local_setting(const RunOptions& options, const Environment& environment) {
   LocalSetting setting;
   LOCKSTEP_ASSIGN(setting.nproc, count_processes(options.nproc, environment));
-  for (const int local_rank : options.local_ranks_filter) {
-    if (local_rank >= setting.nproc) {
-      return Status::invalid(cat("--local-ranks-filter names local rank ", local_rank,
-                                 ", and there are only ", setting.nproc, " ranks on this host"));
-    }
-  }
+  LOCKSTEP_TRY(check_local_ranks(options, setting.nproc));
   setting.host = base::host_name();
   LOCKSTEP_ASSIGN(setting.cpus, bind_ranks(options.cpu_binding, setting.nproc));
   if (!is_set(options, environment, "OMP_NUM_THREADS")) {

@@ -28,6 +28,8 @@ struct LocalSetting {
 
 // How many ranks `count` means here. kInvalid if there is nothing to count (no GPU).
 Result<int> count_processes(const ProcessCount& count, const Environment& environment);
+// The devices of the driver: /dev/nvidia0, /dev/nvidia1, ...
+int count_gpu_devices();
 // From CUDA_VISIBLE_DEVICES if it is set, else from the devices of the driver.
 int count_gpus(const Environment& environment);
 

@@ -79,9 +79,15 @@ TEST(LocalSetting, DividesTheCoresUnlessToldOtherwise) {
   EXPECT_FALSE(given.omp_num_threads);
 }
 
-TEST(LocalSetting, AFilterMustNameRanksThatExist) {
+TEST(LocalSetting, WhatNamesLocalRanksMustNameSomeThatExist) {
+  const StreamChoice third{.by_local_rank = {{2, {.out = true}}}};
   EXPECT_THAT(make_local_setting({.nproc = {.number = 2}, .local_ranks_filter = {0, 2}}, with({})),
-              StatusIs(Code::kInvalid, HasSubstr("local rank 2")));
+              StatusIs(Code::kInvalid, HasSubstr("--local-ranks-filter names local rank 2")));
+  EXPECT_THAT(make_local_setting({.nproc = {.number = 2}, .redirects = third}, with({})),
+              StatusIs(Code::kInvalid, HasSubstr("--redirects names local rank 2")));
+  EXPECT_THAT(make_local_setting({.nproc = {.number = 1}, .tee = third}, with({})),
+              StatusIs(Code::kInvalid, HasSubstr("and this host has rank 0 only")));
+  EXPECT_OK(make_local_setting({.nproc = {.number = 3}, .redirects = third, .tee = third}, with({})));
 }
 
 }  // namespace

@@ -93,20 +93,23 @@ Status read_endpoint(const RunWords& words, RunOptions& options) {
     return Status::invalid(
         "--rdzv-endpoint and --master-addr/--master-port say the same thing: give one of them");
   }
-  if (words.master_addr.empty() && !words.master_port.empty()) {
-    return Status::invalid("--master-port needs --master-addr: give both, or --rdzv-endpoint HOST:PORT");
-  }
   std::string text = words.rdzv_endpoint;
-  if (!words.master_addr.empty()) {
-    const bool bare_ipv6 =
-        words.master_addr.find(':') != std::string::npos && words.master_addr.front() != '[';
-    text = cat(bare_ipv6 ? "[" : "", words.master_addr, bare_ipv6 ? "]" : "");
+  if (!words.master_addr.empty() || !words.master_port.empty()) {
+    if (words.master_addr.empty() && options.nnodes > 1) {
+      return Status::invalid("--master-port needs --master-addr: give both, or --rdzv-endpoint HOST:PORT");
+    }
+    const std::string host = words.master_addr.empty() ? "127.0.0.1" : words.master_addr;  // as torchrun
+    const bool bare_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
+    text = cat(bare_ipv6 ? "[" : "", host, bare_ipv6 ? "]" : "");
     if (!words.master_port.empty()) text += cat(":", words.master_port);
   }
   if (text.empty()) return {};
   constexpr std::uint16_t kDefaultPort = 29400;  // as torchrun's c10d rendezvous
   auto endpoint = base::parse_endpoint(text, kDefaultPort);
-  if (!endpoint.ok()) return bad("--rdzv-endpoint", text, "HOST:PORT");
+  if (!endpoint.ok()) {
+    return bad(words.rdzv_endpoint.empty() ? "--master-addr with --master-port" : "--rdzv-endpoint", text,
+               "HOST:PORT");
+  }
   options.rdzv_endpoint = *std::move(endpoint);
   return {};
 }

@@ -108,6 +108,10 @@ TEST(ParseRunOptions, UnderstandsTorchrunsWordsForTheEndpoint) {
   EXPECT_EQ(options.rdzv_endpoint, (base::Endpoint{"fe80::1", 1234}));
   EXPECT_EQ(options.join_timeout, 60s);
   EXPECT_EQ(options.node_rank, 1);
+
+  RunWords one_host = words();
+  one_host.master_port = "29501";
+  EXPECT_OK(parse_run_options(one_host));
 }
 
 TEST(ParseRunOptions, ALogFolderAloneMeansLogs) {
@@ -154,7 +158,13 @@ INSTANTIATE_TEST_SUITE_P(
                   w.master_addr = "b";
                 },
                 "say the same thing"},
-        BadCase{"PortAlone", [](RunWords& w) { w.master_port = "1"; }, "--master-port needs --master-addr"},
+        BadCase{"PortAlone",
+                [](RunWords& w) {
+                  w.nnodes = "2";
+                  w.master_port = "1";
+                },
+                "--master-port needs --master-addr"},
+        BadCase{"PortThatIsNone", [](RunWords& w) { w.master_port = "x"; }, "--master-port \"127.0.0.1:x\""},
         BadCase{"Backend", [](RunWords& w) { w.rdzv_backend = "etcd"; }, R"(--rdzv-backend "etcd")"},
         BadCase{"Conf", [](RunWords& w) { w.rdzv_conf = "x=1"; }, R"(--rdzv-conf "x=1")"},
         BadCase{"Id", [](RunWords& w) { w.rdzv_id = "../x"; }, R"(--rdzv-id "../x")"},

@@ -6,6 +6,15 @@
 
 namespace lockstep::launch {
 
+std::optional<PrefixTemplate::Field> PrefixTemplate::field_named(std::string_view name) {
+  if (name == "rank") return Field::kRank;
+  if (name == "local_rank") return Field::kLocalRank;
+  if (name == "role") return Field::kRole;
+  if (name == "host") return Field::kHost;
+  if (name == "node") return Field::kNode;
+  return std::nullopt;
+}
+
 Result<PrefixTemplate> PrefixTemplate::parse(std::string_view text) {
   const auto wrong = [text](std::string_view what) {
     return Status::invalid(
@@ -34,20 +43,10 @@ Result<PrefixTemplate> PrefixTemplate::parse(std::string_view text) {
     const auto end = text.find('}', i);
     if (end == std::string_view::npos) return wrong("a { has no }");
     const std::string_view name = text.substr(i + 1, end - i - 1);
+    const auto field = field_named(name);
+    if (!field) return wrong(cat("there is no field {", name, "}"));
     flush();
-    if (name == "rank") {
-      result.pieces_.push_back({Field::kRank});
-    } else if (name == "local_rank") {
-      result.pieces_.push_back({Field::kLocalRank});
-    } else if (name == "role") {
-      result.pieces_.push_back({Field::kRole});
-    } else if (name == "host") {
-      result.pieces_.push_back({Field::kHost});
-    } else if (name == "node") {
-      result.pieces_.push_back({Field::kNode});
-    } else {
-      return wrong(cat("there is no field {", name, "}"));
-    }
+    result.pieces_.push_back({*field});
     i = end;
   }
   flush();

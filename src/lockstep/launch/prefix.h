@@ -3,6 +3,7 @@
 // Thread safety: values.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,8 @@ class PrefixTemplate {
     Field field = Field::kText;
     std::string text = {};
   };
+  static std::optional<Field> field_named(std::string_view name);
+
   std::vector<Piece> pieces_;
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/base/status.h"
+#include "lockstep/launch/exit_codes.h"
 #include "lockstep/launch/options.h"
 #include "lockstep/launch/worker_environment.h"
 
@@ -14,10 +15,6 @@ struct Program {
   std::string path = {};               // of the executable
   std::vector<std::string> argv = {};  // the first is the program as it was named
 };
-
-// As a shell's exit codes.
-constexpr int kExitNotExecutable = 126;
-constexpr int kExitNotFound = 127;
 
 // Looks the program up (in PATH if it has no slash) and puts Python before it where that is needed. A Python
 // script is looked for in the current folder and not in PATH, as python does. kInvalid: there is no such

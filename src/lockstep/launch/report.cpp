@@ -8,6 +8,7 @@
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
+#include "lockstep/launch/exit_codes.h"
 
 namespace lockstep::launch {
 namespace {
@@ -83,12 +84,12 @@ std::string others_text(const std::vector<RankState>& others) {
 
 int exit_code_of(int wait_status) {
   if (WIFEXITED(wait_status)) return WEXITSTATUS(wait_status);
-  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : 1;
+  return WIFSIGNALED(wait_status) ? kExitSignal + WTERMSIG(wait_status) : kExitFailure;
 }
 
 int exit_code_of(const FailureReport& report) {
   if (!report.cannot_start.empty()) return report.cannot_start_code;
-  return report.first.wait_status ? exit_code_of(*report.first.wait_status) : 1;
+  return report.first.wait_status ? exit_code_of(*report.first.wait_status) : kExitFailure;
 }
 
 std::string headline(const FailureReport& report) {

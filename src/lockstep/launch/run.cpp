@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,14 +16,11 @@
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/descendants.h"
 #include "lockstep/launch/dry_run.h"
+#include "lockstep/launch/exit_codes.h"
 #include "lockstep/launch/store_coordinator.h"
 
 namespace lockstep::launch {
 namespace {
-
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
-constexpr int kExitSignal = 128;
 
 // 0, 1 and 2 must be open, or a pipe of ours would take their number.
 void open_standard_descriptors() {
@@ -84,9 +80,9 @@ class Scratch {
  public:
   static Result<Scratch> make(const Environment& environment) {
     const auto chosen = environment.all.find("TMPDIR");
-    std::string path =
-        cat(chosen == environment.all.end() || chosen->second.empty() ? "/tmp" : chosen->second,
-            "/lockstep-XXXXXX");
+    const bool is_chosen = chosen != environment.all.end() && !chosen->second.empty();
+    LOCKSTEP_ASSIGN(const std::string folder, base::absolute_path(is_chosen ? chosen->second : "/tmp"));
+    std::string path = cat(folder, "/lockstep-XXXXXX");
     if (mkdtemp(path.data()) == nullptr) {
       return Status::from_errno(
           cat("no folder for error files can be made as ", path, " (TMPDIR chooses another)"), errno);
@@ -202,6 +198,14 @@ void say_threads(Console& console, const LocalSetting& setting) {
                   " cores here); set it to choose another number"));
 }
 
+void warn_if_insecure(Console& console, const LocalSetting& setting) {
+  if (setting.secret) return;
+  console.say(
+      "warning: the job has no secret, because insecure was asked for: whoever reaches its ports can join "
+      "it, "
+      "read and write");
+}
+
 Result<int> run_job(const RunOptions& options, const Environment& environment, const Clock& clock,
                     const LocalSetting& setting) {
   // Before anything else is started or made: it must be able to clean up after everything.
@@ -238,6 +242,7 @@ Result<int> run_job(const RunOptions& options, const Environment& environment, c
                         .coordinator = *coordinator,
                         .spared = {before.begin(), before.end()}};
   say_threads(console, setting);
+  warn_if_insecure(console, setting);
   LOCKSTEP_ASSIGN(const int code, run_attempts(context));
   // The last lines, unless whoever reads them has stopped reading and the user has had enough.
   LOCKSTEP_ASSIGN(
@@ -259,8 +264,9 @@ Result<int> run(const RunOptions& given, const Environment& environment, const C
   open_standard_descriptors();
   RunOptions options = given;
   // A rank may change its folder before it writes its error file.
-  if (!options.log_dir.empty())
-    options.log_dir = std::filesystem::absolute(options.log_dir).lexically_normal();
+  if (!options.log_dir.empty()) {
+    LOCKSTEP_ASSIGN(options.log_dir, base::absolute_path(options.log_dir));
+  }
   auto program = resolve_program(options, environment.all);
   if (!program.ok()) {
     const Status error = program.status();

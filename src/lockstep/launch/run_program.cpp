@@ -117,7 +117,7 @@ Result<ProgramOutput> run_program(const std::vector<std::string>& arguments, con
   std::array<pollfd, 2> waits{{{pidfd.get(), POLLIN, 0}, {output.get(), POLLIN, 0}}};
   while (waits[0].revents == 0) {
     if (deadline.expired()) {
-      return Status::timeout(cat("'", base::join(arguments, " "), "' did not end in time and was killed"));
+      return Status::timeout(cat("'", arguments[0], "' did not end in time and was killed"));
     }
     if (::poll(waits.data(), waits.size(), deadline.poll_millis()) < 0 && errno != EINTR) {
       return Status::from_errno("poll failed", errno);

@@ -188,6 +188,7 @@ Status fork_ranks(WorldSize size, const RankFunction& function, const SpawnOptio
       setpgid(0, 0);
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
+      clearenv();  // what an outer launcher has set is not for this rank
       for (const auto& [name, value] : grant.environment) setenv(name.c_str(), value.c_str(), 1);
       const auto own = Environment::parse(grant.environment);
       const int code = own.ok() ? run_rank(function, describe(*own, {})) : 2;

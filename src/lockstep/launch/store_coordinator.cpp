@@ -10,6 +10,7 @@
 
 #include "lockstep/base/beat_watch.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/thread.h"
 
 namespace lockstep::launch {
 namespace {
@@ -20,7 +21,6 @@ constexpr Duration kFarewell = std::chrono::seconds(3);
 
 std::string beat_key(int node) { return cat("beat/", node); }
 std::string bye_key(int node) { return cat("bye/", node); }
-std::string log_key(std::int64_t entry) { return cat("log/", entry); }
 
 std::string nodes_text(const std::vector<int>& nodes) {
   std::vector<Rank> ranks(nodes.size());
@@ -28,16 +28,19 @@ std::string nodes_text(const std::vector<int>& nodes) {
   return cat(nodes.size() == 1 ? "node " : "nodes ", base::ranks_text(ranks));
 }
 
+// The store is node 0's: what does not work there means that node 0 is gone.
+Status of_node_0(const Status& status) { return status.with_prefix("the agent of node 0 is gone: "); }
+
 }  // namespace
 
 struct StoreCoordinator::Session {
   Meeting meeting;
+  SharedLog shared;
   JobLog log;
   base::BeatWatch watch;
   Deadline join_by;
   Deadline beat_at;
   Deadline notice_at;
-  std::int64_t next_entry = 1;
   bool noticed = false;
   std::uint64_t waiting_epoch = 0;               // of join_by
   std::optional<std::uint64_t> round_made = {};  // node 0: the last epoch that it made a round of
@@ -53,7 +56,9 @@ Result<std::unique_ptr<StoreCoordinator>> StoreCoordinator::start(StoreCoordinat
   if (!wake) return Status::from_errno("the launcher cannot make an event descriptor", errno);
   std::unique_ptr<StoreCoordinator> coordinator(
       new StoreCoordinator(std::move(options), clock, std::move(wake)));
-  coordinator->thread_ = std::thread([self = coordinator.get()] { self->run_on_thread(); });
+  LOCKSTEP_ASSIGN(coordinator->thread_, base::start_thread("lockstep-agent", [self = coordinator.get()] {
+                    self->run_on_thread();
+                  }));
   return coordinator;
 }
 
@@ -132,7 +137,9 @@ void StoreCoordinator::run_on_thread() {
   }
   const int nnodes = met->card.nnodes;
   const int node = met->node;
+  Store& store = met->store();
   Session session{.meeting = *std::move(met),
+                  .shared = SharedLog(store),
                   .log = JobLog(nnodes, node),
                   .watch = base::BeatWatch(nnodes, kSilence, kSilence / 4, clock_.now()),
                   .join_by = join_by,
@@ -160,22 +167,17 @@ Status StoreCoordinator::work_on_thread(Session& session) {
 }
 
 Status StoreCoordinator::publish_on_thread(Session& session, const AgentMessage& message) {
-  Store& store = session.meeting.store();
-  LOCKSTEP_ASSIGN(const std::int64_t entry, store.add("entries", 1, clock_.in(kSilence)));
-  return store.set(log_key(entry), bytes_of(message_to_json(message)), clock_.in(kSilence));
+  return of_node_0(session.shared.append(message, clock_.in(kSilence)));
 }
 
 Status StoreCoordinator::read_log_on_thread(Session& session) {
-  Store& store = session.meeting.store();
   for (;;) {
-    const std::string key = log_key(session.next_entry);
     // Whether the server still lives is what the beat finds out: here a timeout means that nothing is new.
-    const auto entry = store.get(key, clock_.in(options_.interval));
-    if (!entry.ok() && entry.status().code() == Code::kTimeout) return {};
-    if (!entry.ok()) return entry.status().with_prefix("the agent of node 0 is gone: ");
-    ++session.next_entry;
-    LOCKSTEP_ASSIGN(const AgentMessage message, message_from_json(text_of(*entry)));
-    auto event = session.log.apply(message);
+    const auto entry = session.shared.read(clock_.in(options_.interval));
+    if (entry.status().code() == Code::kInvalid) return entry.status();
+    if (!entry.ok()) return of_node_0(entry.status());
+    if (!*entry) return {};
+    auto event = session.log.apply(**entry);
     if (event && event->kind == AgentEvent::Kind::kRound && session.serves()) continue;  // it has its sockets
     if (event) emit(*std::move(event));
   }
@@ -206,7 +208,7 @@ Status StoreCoordinator::beat_on_thread(Session& session) {
   if (!session.beat_at.expired()) return {};
   session.beat_at = clock_.in(std::min(options_.interval, kBeat));
   const auto beat = session.meeting.store().add(beat_key(session.meeting.node), 1, clock_.in(kSilence));
-  if (!beat.ok()) return beat.status().with_prefix("the agent of node 0 is gone: ");
+  if (!beat.ok()) return of_node_0(beat.status());
   return session.serves() ? watch_beats_on_thread(session) : Status();
 }
 

@@ -17,6 +17,7 @@
 #include "lockstep/launch/agent_meeting.h"
 #include "lockstep/launch/coordinator.h"
 #include "lockstep/launch/job_log.h"
+#include "lockstep/launch/shared_log.h"
 
 namespace lockstep::launch {
 
