@@ -68,7 +68,9 @@ class Help(unittest.TestCase):
             (["doctor", "--jsno"], "lockstep doctor: there is no option \"--jsno\"; did you mean '--json'?",
              "lockstep doctor --help"),
             (["doctor", "--timeout", "soon"],
-             "lockstep doctor: --timeout \"soon\" is not a duration such as 10s.", "lockstep doctor --help"),
+             "lockstep doctor: --timeout \"soon\" is not a time above zero, such as 10s.", "lockstep doctor --help"),
+            (["doctor", "--timeout", "0"],
+             "lockstep doctor: --timeout \"0\" is not a time above zero, such as 10s.", "lockstep doctor --help"),
             (["store", "--port", "70000"],
              "lockstep store: --port is \"70000\" but must be a whole number from 0 to 65535.",
              "lockstep store --help"),
@@ -165,6 +167,7 @@ class Store(unittest.TestCase):
             _, errors = child.communicate(timeout=60)
             self.assertEqual(child.returncode, 0)
             self.assertIn(stop.name, errors)
+            self.assertIn("warning: whoever reaches that address can join", errors)
 
     def test_wants_a_secret_or_to_be_told_that_it_needs_none(self):
         for arguments in (["store"], ["store", "--host", "127.0.0.2"]):

@@ -282,6 +282,13 @@ print(json.dumps([secret.hex(), [open(parent + name, "rb").read().hex() for name
         program = self.python("import sys; print(sys.argv[1:])")
         _, out, _ = self.run_job(*program, "--nproc", "9", "-m", "a b", "", "--help", "--", "$HOME")
         self.assertEqual(out, "[rank 0] ['--nproc', '9', '-m', 'a b', '', '--help', '--', '$HOME']\n")
+        _, out, _ = self.run_job("--nproc", "1", "--", *program, "--", "run")
+        self.assertEqual(out, "[rank 0] ['--', 'run']\n")
+
+    def test_a_program_may_have_the_name_of_a_command_of_ours(self):
+        self.script("#!/bin/sh\necho $1", "store")
+        _, out, _ = self.run_job("store", "served", env={"PATH": f"{self.folder}:{os.environ['PATH']}"})
+        self.assertEqual(out, "[rank 0] served\n")
 
 
 class Programs(LauncherTest):

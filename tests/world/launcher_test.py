@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -65,7 +66,9 @@ class BadInput(LauncherTest):
                       ["--cpu-binding", "x"], ["--env", "x"], ["--env", "RANK=1"], ["--redirects", "4", "--log-dir", "l"],
                       ["--redirects", "1"], ["--tee", "x"], ["--prefix", "{x}"], ["--local-ranks-filter", "x"],
                       ["--local-ranks-filter", "1"], ["--secret-file", "/nothing"], ["--nprco", "2"],
-                      ["-m", "--no-python"], ["--rdzv-backend", "etcd"],
+                      ["-m", "--no-python"], ["--rdzv-backend", "etcd"], ["--rdzv-conf", "x"], ["--nproc", "1", "--nproc", "2"],
+                      ["--nproc", "1", "--nproc_per_node", "2"],
+                      ["--redirects", "1:1", "--log-dir", "l"], ["--tee", "1:1"], ["--standalone", "--nnodes", "2"],
                       ["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1"]):
             status, out, err = self.run_job(*words, "true", env={"CUDA_VISIBLE_DEVICES": ""})
             self.assertEqual((status, out), (2, ""), words)
@@ -81,6 +84,17 @@ class BadInput(LauncherTest):
         status, _, err = self.run_job("--log-dir", "file/logs", "true")
         self.assertEqual(status, 2)
         self.assertIn("cannot be made", err)
+
+    def test_a_working_folder_that_was_removed(self):
+        gone = self.folder / "gone"
+        for words, expected in ((["true"], 0), (["--log-dir", "logs", "true"], 2), (["--log-dir", gone, "true"], 0)):
+            gone.mkdir()
+            status, _, err = self.run_job(*words, before=["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh"], cwd=gone)
+            self.assertEqual(status, expected, err)
+            shutil.rmtree(gone, ignore_errors=True)
+        status, _, err = self.run_job("--log-dir", "logs", "true",
+                                      before=["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"])
+        self.assertIn('"logs" is relative, and the working folder is not there any more', err)
 
     def test_an_environment_variable_that_does_not_parse(self):
         status, _, err = self.run_job("true", env={"LOCKSTEP_LOG": "shout"})

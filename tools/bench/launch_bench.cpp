@@ -161,9 +161,7 @@ void add_launch_bench(CLI::App& bench, CommandContext& context) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->type_name("N,...");
-  command->add_option("--rounds", options->rounds, "Rounds to measure (20)")
-      ->check(CLI::Range(1, 100000))
-      ->type_name("N");
+  tools::add_integer<int>(*command, "--rounds", options->rounds, "Rounds to measure (20)", {1, 100000});
   command->add_option("--against", options->against, "Measure a peer beside it: torchrun")->type_name("NAME");
   command->add_option("--torchrun", options->torchrun, "The torchrun to measure (from PATH)")
       ->type_name("FILE");

@@ -250,8 +250,8 @@ void add_store_bench(CLI::App& bench, tools::CommandContext& context) {
                    "How many, each with a thread and a connection (1,16,256)")
       ->type_name("LIST");
   command->add_option("--against", arguments->against, "What to compare with: torch")->type_name("PEER");
-  command->add_option("--rounds", arguments->options.rounds, "How often each figure is measured (5)")
-      ->check(CLI::Range(1, 1000));
+  tools::add_integer<int>(*command, "--rounds", arguments->options.rounds,
+                          "How often each figure is measured (5)", {1, 1000});
   command->add_option("--round", arguments->round, "How long each measurement takes (400ms)")
       ->type_name("DURATION");
   command->add_option("--json", arguments->options.json, "Write the report there as well")->type_name("FILE");

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <ostream>
 
+#include "tools/lockstep/command_place.h"
+
 namespace lockstep::tools {
 namespace {
 
@@ -33,6 +35,31 @@ std::vector<std::string> option_names(const CLI::App& command) {
 std::string as_sentence(std::string text) {
   if (!text.empty() && text.back() != '.' && text.back() != '?') text += '.';
   return text;
+}
+
+// Takes the program that a command starts, and all behind it, off the arguments: CLI11 would take a program
+// called "store" for our command of that name, and give what follows a -- to the outermost command.
+std::vector<std::string> split_off_program(const CLI::App& app, std::vector<std::string>& arguments) {
+  CommandPlace place{.command = &app};
+  auto word = arguments.begin();
+  for (; word != arguments.end(); ++word) {
+    place = step(place, *word);
+    if (place.in_program) break;
+  }
+  std::vector<std::string> program(word, arguments.end());
+  arguments.erase(word, arguments.end());
+  if (!program.empty() && program.front() == "--") program.erase(program.begin());
+  return program;
+}
+
+// The option that was given more often than it can be, in words; empty if there is none.
+std::string given_too_often(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const auto most = static_cast<std::size_t>(option->get_items_expected_max());
+    if (most > 0 && option->count() > most)
+      return cat(option->get_name(), " is given ", option->count(), " times");
+  }
+  return {};
 }
 
 // What to say of the first argument that nobody took.
@@ -68,7 +95,8 @@ int on_parse_error(const CLI::App& app, const CLI::ParseError& error, std::ostre
       return print_usage_error(*at, unexpected_argument(*at, rest.front()), err);
     }
   }
-  return print_usage_error(command, error.what(), err);
+  const std::string repeated = given_too_often(command);
+  return print_usage_error(command, repeated.empty() ? error.what() : repeated, err);
 }
 
 // Insertions, deletions, replacements and swaps of neighbours that lead from `a` to `b`.
@@ -116,6 +144,7 @@ std::string full_name(const CLI::App& command) {
 
 int run_command_line(CLI::App& app, CommandContext& context, std::vector<std::string> arguments,
                      std::ostream& out, std::ostream& err) {
+  context.program = split_off_program(app, arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
     app.parse(std::move(arguments));
@@ -128,6 +157,10 @@ int run_command_line(CLI::App& app, CommandContext& context, std::vector<std::st
     return kExitOk;
   }
   const Result<int> exit_status = context.body();
+  if (exit_status.ok() && !out.flush()) {
+    err << full_name(command) << ": the output could not be written.\n";
+    return kExitFailure;
+  }
   if (exit_status.ok()) return *exit_status;
   const Status error = exit_status.status();
   if (error.code() == Code::kInvalid) return print_usage_error(command, std::string(error.message()), err);

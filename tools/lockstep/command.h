@@ -49,7 +49,10 @@ struct CommandContext {
   Result<Environment> environment;
   const Clock& clock = Clock::steady();
   std::filesystem::path executable = {};  // of this process, absolute
-  Body body = {};                         // of the command that was given; set by parsing
+  // Set by parsing:
+  Body body = {};  // of the command that was given
+  std::vector<std::string> program =
+      {};  // what a command that starts one (CLI11: a prefix command) is to start
 
   // Where the helper programs are (those that link libtorch): ../libexec/lockstep beside the folder of the
   // command, in the build tree as well as installed.

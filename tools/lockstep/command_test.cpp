@@ -108,6 +108,27 @@ TEST_F(CommandLine, AMissingOrBadValueIsOneSentence) {
   EXPECT_THAT(err_.str(), HasSubstr("sockets"));
 }
 
+TEST_F(CommandLine, AnOptionGivenTwiceIsNamed) {
+  EXPECT_EQ(run({"run", "--nproc", "4", "--nproc", "5"}), kExitUsage);
+  EXPECT_EQ(err_.str(), "lockstep run: --nproc is given 2 times.\nTry 'lockstep run --help'.\n");
+}
+
+TEST_F(CommandLine, TheProgramAndAllBehindItIsTheUsers) {
+  EXPECT_EQ(run({"run", "--nproc", "4", "./train", "--nproc", "--", "bench"}), kExitOk) << err_.str();
+  EXPECT_THAT(context_.program, ElementsAre("./train", "--nproc", "--", "bench"));
+  EXPECT_EQ(nproc_, 4);
+  EXPECT_EQ(run({"run", "--nproc=4", "bench", "store"}), kExitOk) << err_.str();
+  EXPECT_THAT(context_.program, ElementsAre("bench", "store"));
+}
+
+TEST_F(CommandLine, TwoDashesMayStandBeforeTheProgram) {
+  EXPECT_EQ(run({"run", "--nproc", "4", "--", "./train", "--", "-x"}), kExitOk) << err_.str();
+  EXPECT_THAT(context_.program, ElementsAre("./train", "--", "-x"));
+  EXPECT_EQ(run({"run", "--nproc", "4", "--", "-x"}), kExitOk) << err_.str();
+  EXPECT_THAT(context_.program, ElementsAre("-x"));
+  EXPECT_THAT(completions({"run", "--", "--n"}), IsEmpty());
+}
+
 TEST_F(CommandLine, AMistypedOptionIsNamedBeforeTheOneItLeavesUnset) {
   app_.add_subcommand("secret", "Make a secret")->add_option("--file", binding_, "Where")->required();
   EXPECT_EQ(run({"secret", "--fiel", "x"}), kExitUsage);

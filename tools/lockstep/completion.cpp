@@ -3,37 +3,10 @@
 #include <algorithm>
 
 #include "lockstep/base/text.h"
+#include "tools/lockstep/command_place.h"
 
 namespace lockstep::tools {
 namespace {
-
-// Where the words before the one being typed have led.
-struct Place {
-  const CLI::App* command;
-  const CLI::Option* value_of = nullptr;  // the option whose value comes next
-  bool in_program = false;                // behind the program that `run` starts
-};
-
-const CLI::App* subcommand(const CLI::App& command, const std::string& name) {
-  const auto matches =
-      command.get_subcommands([&name](const CLI::App* sub) { return sub->check_name(name); });
-  return matches.empty() ? nullptr : matches.front();
-}
-
-bool is_flag(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
-
-Place step(Place place, const std::string& word) {
-  if (place.in_program || word == "=") return place;  // bash splits --option=value at the sign
-  if (place.value_of != nullptr) return {.command = place.command};
-  if (word.starts_with("-")) {
-    const CLI::Option* option = place.command->get_option_no_throw(word);
-    if (option != nullptr && !is_flag(*option)) place.value_of = option;
-    return place;
-  }
-  if (const CLI::App* sub = subcommand(*place.command, word)) return {.command = sub};
-  place.in_program = place.command->get_prefix_command();
-  return place;
-}
 
 // The values of a choice: CLI11 shows them in the option's type as "TEXT:{none,cores,numa}".
 std::vector<Candidate> values(const CLI::Option& option) {
@@ -52,10 +25,7 @@ std::vector<Candidate> options(const CLI::App& command) {
   std::vector<Candidate> out;
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_group().empty()) continue;  // hidden
-    const std::vector<std::string>& names = option->get_lnames();
-    for (const std::string& name : names) {
-      // torchrun's spelling of the same name is understood, but not offered.
-      if (name.find('_') != std::string::npos && names.size() > 1) continue;
+    for (const std::string& name : option->get_lnames()) {
       out.push_back({.word = "--" + name, .description = option->get_description()});
     }
   }
@@ -75,7 +45,7 @@ std::vector<Candidate> subcommands(const CLI::App& command) {
 
 std::vector<Candidate> complete(const CLI::App& app, const std::vector<std::string>& words) {
   if (words.empty()) return {};
-  Place place{.command = &app};
+  CommandPlace place{.command = &app};
   for (std::size_t i = 0; i + 1 < words.size(); ++i) place = step(place, words[i]);
   std::string typed = words.back();
 

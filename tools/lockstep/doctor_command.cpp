@@ -29,9 +29,9 @@ DoctorReport::Colour colour_for_stdout(const CommandContext& context) {
 
 Result<int> examine_this_machine(const DoctorArguments& arguments, const CommandContext& context) {
   const auto timeout = base::parse_duration(arguments.timeout);
-  if (!timeout) {
+  if (!timeout || *timeout <= Duration::zero()) {
     return Status::invalid(
-        cat("--timeout ", base::quoted(arguments.timeout), " is not a duration such as 10s"));
+        cat("--timeout ", base::quoted(arguments.timeout), " is not a time above zero, such as 10s"));
   }
   launch::DoctorOptions options{.python = arguments.python, .probe_timeout = *timeout};
   if (!arguments.master.empty()) options.master = arguments.master;

@@ -79,8 +79,13 @@ void add_words(CLI::App& command, const std::string& group, std::span<const Word
   for (const Word& row : table) {
     command.add_option(row.names, words.*row.word, row.description)->type_name(row.type)->group(group);
     const std::string hidden = underscored(row.names);
-    if (!hidden.empty())
-      command.add_option(hidden, words.*row.word, row.description)->type_name(row.type)->group("");
+    if (hidden.empty()) continue;
+    const auto set = [&words, row](const std::string& text) {
+      std::string& word = words.*row.word;
+      if (!word.empty()) throw CLI::ValidationError(cat(row.names, " is given twice, once with _ for -"));
+      word = text;
+    };
+    command.add_option_function<std::string>(hidden, set, row.description)->type_name(row.type)->group("");
   }
 }
 
@@ -117,10 +122,11 @@ void add_options(CLI::App& command, RunWords& words) {
       ->group("Security");
 }
 
-// CLI11 takes an option that it does not know for the start of the program.
-Status check_program(const CLI::App& command, const std::vector<std::string>& words) {
-  if (words.empty() || !words.front().starts_with("-")) return {};
-  const std::string name = words.front().substr(0, words.front().find('='));
+// What a prefix command leaves is no error to CLI11; here it is an option that there is not.
+Status check_options(const CLI::App& command) {
+  const std::vector<std::string> unknown = command.remaining();
+  if (unknown.empty()) return {};
+  const std::string name = unknown.front().substr(0, unknown.front().find('='));
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
@@ -130,25 +136,31 @@ Status check_program(const CLI::App& command, const std::vector<std::string>& wo
                              nearest.empty() ? "" : cat("; did you mean '", nearest, "'?")));
 }
 
+// "Usage: lockstep run [OPTIONS] PROGRAM [ARGUMENTS...]": CLI11 does not know of the program.
+class RunFormatter final : public CLI::Formatter {
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    const std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    return cat(usage.substr(0, usage.find_last_not_of('\n') + 1), " PROGRAM [ARGUMENTS...]\n");
+  }
+};
+
 }  // namespace
 
 void add_run_command(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("run", "Start the ranks of a job on this host, and watch over them");
   command->footer(
-      "lockstep run [OPTIONS] PROGRAM [ARGUMENTS...]\n"
       "PROGRAM is executed; one that ends in .py is given to Python. What follows it is its own.\n"
       "  lockstep run --nproc 4 ./train --epochs 3\n"
       "  lockstep run --nproc 4 --nnodes 2 --rdzv-endpoint node0:29400 --secret-file job.secret ./train\n"
       "The exit status is that of the first rank that failed (128 + N for signal N). More: "
       "docs/launching.md");
   command->prefix_command();
+  command->formatter(std::make_shared<RunFormatter>());
   auto words = std::make_shared<RunWords>();
   add_options(*command, *words);
   on_run(*command, context, [words, command, &context]() -> Result<int> {
-    words->command = command->remaining();
-    if (!words->command.empty() && words->command.front() == "--")
-      words->command.erase(words->command.begin());
-    LOCKSTEP_TRY(check_program(*command, words->command));
+    LOCKSTEP_TRY(check_options(*command));
+    words->command = context.program;
     LOCKSTEP_ASSIGN(const launch::RunOptions options, launch::parse_run_options(*words));
     LOCKSTEP_TRY(context.environment.status());
     return launch::run(options, *context.environment, context.clock);

@@ -79,11 +79,16 @@ Result<store::TcpServerOptions> server_options(const StoreArguments& arguments,
 Result<int> serve(const StoreArguments& arguments, const CommandContext& context) {
   if (!context.environment.ok()) return context.environment.status();
   LOCKSTEP_ASSIGN(store::TcpServerOptions options, server_options(arguments, *context.environment));
+  const bool insecure = options.tenants.front().secret.is_insecure();
   const StopSignals stop;
   LOCKSTEP_ASSIGN(const auto server, store::TcpStoreServer::start(std::move(options), context.clock));
   std::cout << server->address().text() << std::endl;
   std::cerr << "lockstep store: serving " << base::join(arguments.jobs) << " at " << server->address().text()
             << "; stop it with SIGTERM\n";
+  if (insecure) {
+    std::cerr << "lockstep store: warning: whoever reaches that address can join, read and write, because "
+                 "insecure was asked for\n";
+  }
   const int signal = stop.wait();
   server->close();
   std::cerr << "lockstep store: stopped by " << base::signal_name(signal) << '\n';
