@@ -100,11 +100,19 @@ if(LOCKSTEP_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_precompile_headers(lockstep_test_pch PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
 endif()
 
+# What the sanitizers may cost: factors on the timeouts of the tests, and on the bounds that they check.
+set(LOCKSTEP_TEST_TIME_FACTOR 1)
+set(LOCKSTEP_TEST_MEMORY_FACTOR 1)
+if(LOCKSTEP_SANITIZE)
+  set(LOCKSTEP_TEST_TIME_FACTOR 5)
+  set(LOCKSTEP_TEST_MEMORY_FACTOR 20)
+endif()
+
 # lockstep_test(NAME status_test SRCS status_test.cpp [DEPS ...] TIMEOUT seconds [LABELS ...] [ENV A=1 ...]
 #               [ARGS ...] [OWN_MAIN] [SERIAL])
 #
-# A GoogleTest program and the ctest that runs it. TIMEOUT is in seconds on a plain build; the sanitizers get
-# five times as much. OWN_MAIN: the sources have a main(). SERIAL: runs with no other test beside it.
+# A GoogleTest program and the ctest that runs it. TIMEOUT is in seconds on a plain build. OWN_MAIN: the sources have
+# a main(). SERIAL: runs with no other test beside it.
 function(lockstep_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "OWN_MAIN;SERIAL" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV;ARGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_TIMEOUT)
@@ -145,13 +153,13 @@ function(lockstep_script_test)
 endfunction()
 
 function(lockstep_test_properties name timeout labels env serial)
-  if(LOCKSTEP_SANITIZE)
-    math(EXPR timeout "${timeout} * 5")
-  endif()
+  math(EXPR timeout "${timeout} * ${LOCKSTEP_TEST_TIME_FACTOR}")
   set(options
-    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1"
+    "TEST_TIME_FACTOR=${LOCKSTEP_TEST_TIME_FACTOR}"
+    # A runtime that disables core dumps does so for the ranks as well.
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1:disable_coredump=0"
     "UBSAN_OPTIONS=print_stacktrace=1"
-    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:disable_coredump=0")
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${timeout} LABELS "${labels}" ENVIRONMENT "${options};${env}" RUN_SERIAL ${serial})
 endfunction()

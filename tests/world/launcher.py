@@ -16,9 +16,11 @@ import time
 import unittest
 import uuid
 
+from bounds import within
+
 COMMAND = sys.argv[1] if len(sys.argv) > 1 else ""
 PYTHON = [sys.executable, "-S", "-E"]  # starts in a third of the time
-PATIENCE = 120.0  # for anything that must happen, on a machine that does other things too
+PATIENCE = within(120)  # for anything that must happen, on a machine that does other things too
 
 
 def main():
@@ -105,7 +107,7 @@ class LauncherTest(unittest.TestCase):
 
     def assert_nothing_left(self):
         """At once after a launcher that has ended; a launcher that was killed has a guard that needs a moment."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + within(5)
         while (left := processes_with(self.mark)) and time.monotonic() < deadline:
             select.select([], [], [], 0.005)
         for pid in left:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 
+from bounds import within
 from hosts import ADDRESSES, NAMES, TwoHosts
 from launcher import COMMAND, LauncherTest, PATIENCE, is_alive, main, until
 
@@ -254,7 +255,7 @@ class Failures(HostsTest):
         harm(jobs)
         results = [jobs[host].finish() for host in ends]
         until(lambda: not any(map(is_alive, pids)), "the ranks end")
-        self.assertLess(time.monotonic() - start, 5.5)
+        self.assertLess(time.monotonic() - start, within(5.5))
         for status, _, err in results:
             self.assertEqual(status, 1, err)
             self.assertIn("is gone", err)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 
+from bounds import within
 from launcher import COMMAND, LauncherTest, PATIENCE, is_alive, main, until
 
 
@@ -296,14 +297,14 @@ class NothingIsLeft(LauncherTest):
         start = time.monotonic()
         job.send(signal.SIGKILL)
         until(lambda: not any(map(is_alive, pids)), "all processes of the ranks end")
-        self.assertLess(time.monotonic() - start, 5)
+        self.assertLess(time.monotonic() - start, within(5))
         until(lambda: not list((self.folder / "tmp").iterdir()), "the scratch folder goes")
         self.assertEqual(job.finish()[0], -signal.SIGKILL)
 
     def test_children_that_the_launcher_had_before_are_spared(self):
         job = self.start("true", before=["sh", "-c", "sleep 1000 & echo pid $!; exec \"$@\"", "sh"])
         pid = int(job.read_until(r"pid (\d+)").group(1))
-        self.assertEqual(job.process.wait(timeout=60), 0)
+        self.assertEqual(job.process.wait(timeout=PATIENCE), 0)
         self.assertTrue(is_alive(pid))
         os.kill(pid, signal.SIGKILL)
         job.finish()

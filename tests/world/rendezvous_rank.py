@@ -10,6 +10,8 @@ import tempfile
 import time
 import unittest
 
+from bounds import within
+
 PROGRAM = None  # set by the test's main
 
 # Of the environment the tests run in, nothing may reach the ranks.
@@ -35,14 +37,14 @@ class Rank:
         self.buffer = b""
 
     def answer(self, seconds=60):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + within(seconds)
         while b"\n" not in self.buffer:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))
             if not ready:
-                raise AssertionError(f"pid {self.process.pid} said nothing for {seconds} s")
+                raise AssertionError(f"pid {self.process.pid} said nothing for {within(seconds)} s")
             chunk = os.read(self.process.stdout.fileno(), 65536)
             if not chunk:
-                self.process.wait(10)
+                self.process.wait(within(10))
                 raise AssertionError(f"pid {self.process.pid} ended with {self.process.returncode}: "
                                      f"{self.process.stderr.read().decode()}")
             self.buffer += chunk
@@ -76,7 +78,7 @@ class Rank:
     def finish(self, seconds=60):
         """Leaves; returns its exit status."""
         self.leave()
-        return self.process.wait(seconds)
+        return self.process.wait(within(seconds))
 
     @property
     def pid(self):
@@ -84,7 +86,7 @@ class Rank:
 
     def wait_for_log(self, *texts, seconds=20):
         """Until a line of its stderr has all of `texts`."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + within(seconds)
         line = b""
         while not (line.endswith(b"\n") and all(text.encode() in line for text in texts)):
             if line.endswith(b"\n"):
@@ -166,7 +168,7 @@ class RendezvousTest(unittest.TestCase):
         for rank in ranks:
             rank.leave()
         for rank in ranks:
-            self.assertEqual(rank.process.wait(60), 0)
+            self.assertEqual(rank.process.wait(within(60)), 0)
 
     def assert_talks(self, ranks):
         self.assertEqual(ranks[0].ask("set key hello"), {"ok": True})

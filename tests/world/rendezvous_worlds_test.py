@@ -11,6 +11,7 @@ import sys
 import unittest
 
 import rendezvous_rank
+from bounds import within
 from rendezvous_rank import RendezvousTest, free_port
 
 SIZES = (1, 2, 3, 5, 8)
@@ -72,7 +73,7 @@ class EnvironmentUrl(RendezvousTest):
                 rank.leave()
             for number, rank in enumerate(ranks):
                 self.assertTrue(rank.answer()["ok"], number)
-                self.assertEqual(rank.process.wait(20), 0)
+                self.assertEqual(rank.process.wait(within(20)), 0)
 
     def test_worlds_again_and_again_in_the_same_processes(self):
         ranks = self.start_env_world(3, free_port())
@@ -312,12 +313,6 @@ class Lifetime(RendezvousTest):
                     self.assertTrue(answer["ok"], answer)
                     self.assert_failure(answer["child"], "forked")
                 self.assert_talks(ranks)
-
-    def test_a_wall_clock_that_jumps_has_no_effect(self):
-        # A sanitizer's runtime wants to be loaded first, but can do without.
-        options = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
-        ranks = self.start_env_world(3, free_port(), LD_PRELOAD=os.environ["JUMPING_CLOCK"], ASAN_OPTIONS=options)
-        self.assert_world(ranks)
 
 
 if __name__ == "__main__":

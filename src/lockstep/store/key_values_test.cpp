@@ -1,7 +1,6 @@
 #include "lockstep/store/key_values.h"
 
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 
 #include <string>
 #include <vector>
@@ -234,35 +233,6 @@ TEST(KeyValues, VisitsEverythingInTheOrderOfEachQueue) {
               [&](auto name, auto value) { seen.push_back(cat("queue ", name, "=", text_of(value))); });
   EXPECT_THAT(seen, ElementsAre("key a=1", "queue q=first", "queue q=second"));
 }
-
-#ifndef LOCKSTEP_SANITIZED
-// The sanitizers reserve address space of their own and abort where operator new would throw.
-TEST(KeyValues, WantOfMemoryIsAnErrorAndChangesNothing) {
-  KeyValues state;
-  const Buffer big(kMaxValueSize);
-  ASSERT_OK(state.set("kept", bytes_of("old")));
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
-  rlimit small = before;
-  small.rlim_cur = 512ULL << 20;
-  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
-  Status status;
-  int pushed = 0;
-  for (; pushed < 100 && status.ok(); ++pushed) status = state.queue_push("q", big);
-  const Status set = state.set("kept", big);
-  const Status multi_set = state.multi_set(Names{"kept", "new"}, std::vector<ByteView>{big, big});
-  const Status appended = state.append("kept", ByteView(big).first(kMaxValueSize - 3));
-  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
-
-  EXPECT_THAT(status, FailureIs(Failure::kNoMemory));
-  EXPECT_THAT(set, FailureIs(Failure::kNoMemory));
-  EXPECT_THAT(multi_set, FailureIs(Failure::kNoMemory));
-  EXPECT_THAT(appended, FailureIs(Failure::kNoMemory));
-  EXPECT_EQ(state.queue_len("q"), pushed - 1);
-  EXPECT_EQ(value_of(state, "kept"), "old");
-  EXPECT_EQ(state.num_keys(), 1);
-}
-#endif
 
 }  // namespace
 }  // namespace lockstep::store
