@@ -148,7 +148,7 @@ Status Status::internal(std::string message, Cause cause, Where where) {
   return {Code::kInternal, std::move(message), std::move(cause), where};
 }
 
-Status Status::from_errno(std::string what, int error, Cause cause, Where where) {
+Status Status::from_errno(std::string_view what, int error, Cause cause, Where where) {
   const auto [code, failure] = classify(error);
   if (cause.failure == Failure::kNone) cause.failure = failure;
   // strerrordesc_np is thread-safe and does not follow the locale, unlike strerror.

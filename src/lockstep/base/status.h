@@ -93,7 +93,8 @@ class [[nodiscard]] Status {
   static Status unsupported(std::string message, Cause cause = {}, Where where = Where::current());
   static Status internal(std::string message, Cause cause = {}, Where where = Where::current());
   // From errno: the code follows the error (EMFILE, ENOSPC, ECONNRESET, ...); the message ends with its text.
-  static Status from_errno(std::string what, int error, Cause cause = {}, Where where = Where::current());
+  static Status from_errno(std::string_view what, int error, Cause cause = {},
+                           Where where = Where::current());
 
   bool ok() const { return rep_ == nullptr; }
   Code code() const { return rep_ ? rep_->code : Code::kOk; }

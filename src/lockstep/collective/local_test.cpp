@@ -227,7 +227,9 @@ TEST(Local, ScatterAndAllToAllTakeUnevenSizes) {
     const auto size_at = [](std::size_t count, int from, int to) {
       return count * static_cast<std::size_t>((from + 2 * to) % 3) + count / 3;
     };
-    const auto seed = [](int from, int to) { return static_cast<std::uint64_t>(from * 100 + to); };
+    const auto seed = [](int from, int to) {
+      return static_cast<std::uint64_t>(from) * 100 + static_cast<std::uint64_t>(to);
+    };
     for (const std::size_t count : kCounts) {
       std::vector<ByteView> inputs;
       std::vector<ByteSpan> outputs;

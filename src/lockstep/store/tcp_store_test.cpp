@@ -268,7 +268,7 @@ TEST(TcpStore, AStormOfSignalsChangesNothing) {
                         .it_value = {.tv_sec = 0, .tv_usec = 500}};
   ASSERT_EQ(setitimer(ITIMER_REAL, &storm, nullptr), 0);
   Buffer value(1U << 20);
-  for (int i = 0; signals < 100; ++i) {
+  while (signals < 100) {
     for (TcpStore* store : {local.get(), remote.get()}) {
       EXPECT_OK(store->set("large", value));
       EXPECT_OK(store->get("large"));

@@ -10,7 +10,7 @@ constexpr std::size_t kEntryOverhead = 400;
 
 std::size_t memory_of(const Waiter& waiter) {
   std::size_t bytes = kEntryOverhead;
-  for (const std::string& key : waiter.keys) bytes += sizeof(key) + key.size();
+  for (const std::string& key : waiter.keys) bytes += sizeof(std::string) + key.size();
   return bytes;
 }
 

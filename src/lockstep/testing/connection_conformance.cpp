@@ -68,7 +68,7 @@ TEST_P(ConnectionConformance, ManySmallMessagesKeepTheirOrder) {
   }
   Buffer got(all.size());
   std::vector<StatusFuture> futures;
-  futures.reserve(static_cast<std::size_t>(2 * count));
+  futures.reserve(2 * sent.size());
   for (const Buffer& bytes : sent) futures.push_back(send(*client_, bytes, soon()));
   for (std::size_t at = 0; at < got.size();) {
     const std::size_t size = std::min<std::size_t>(1 + at % 23, got.size() - at);

@@ -46,17 +46,17 @@ TEST_P(ConnectionConformance, CloseFailsWhatIsPendingOnceAndForEver) {
 TEST_P(ConnectionConformance, EveryCallbackRunsOnceWhileThreadsRaceWithClose) {
   for (int round = 0; round < 20; ++round) {
     connect_pair();
-    constexpr int kThreads = 3;
+    constexpr std::size_t kThreads = 3;
     constexpr int kOperations = 40;
     std::atomic<int> answered = 0;
     const Buffer out(100);
     std::vector<Buffer> in(kThreads * kOperations, Buffer(50));
     std::vector<std::thread> threads;
-    for (int t = 0; t < kThreads; ++t) {
+    for (std::size_t t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         for (int i = 0; i < kOperations; ++i) {
           client_->send(out, soon(), [&](const Status&) { ++answered; });
-          client_->recv(in[static_cast<std::size_t>(t * kOperations + i)], soon(),
+          client_->recv(in[t * kOperations + static_cast<std::size_t>(i)], soon(),
                         [&](const Status&) { ++answered; });
           if (t == 0 && i == round) client_->close();
         }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <asio/executor_work_guard.hpp>
+#include <csignal>
 #include <future>
 #include <system_error>
 #include <thread>

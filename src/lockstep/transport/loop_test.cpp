@@ -1,8 +1,8 @@
 #include "lockstep/transport/loop.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
 
+#include <csignal>
 #include <future>
 #include <numeric>
 #include <thread>

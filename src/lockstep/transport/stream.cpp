@@ -175,7 +175,7 @@ StreamConnection::~StreamConnection() {
   Loop& loop = stream_->loop();
   if (loop.in_forked_child()) {
     // What it holds is the parent's: the sockets, and the epoll set they are in.
-    static_cast<void>(new std::shared_ptr<Stream>(std::move(stream_)));
+    static_cast<void>(std::make_unique<std::shared_ptr<Stream>>(std::move(stream_)).release());
     return;
   }
   loop.run_and_drain([this] { stream_->close_on_loop(); });

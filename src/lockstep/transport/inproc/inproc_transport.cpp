@@ -153,6 +153,25 @@ class InprocTransport::Impl {
   Impl(std::unique_ptr<Loop> loop, std::shared_ptr<InprocNetwork::Doors> doors, Identity identity)
       : doors_(std::move(doors)), identity_(std::move(identity)), loop_(std::move(loop)) {}
 
+  void connect(const Target& target, Connected done) {
+    if (loop_->in_forked_child()) return done(forked(identity_, "connect"));
+    loop_->post([this, target, done = std::move(done)] { done(connect_on_loop(target)); });
+  }
+
+  Result<std::unique_ptr<Listener>> listen(const base::Endpoint& bind) {
+    if (loop_->in_forked_child()) return forked(identity_, "listen");
+    if (bind.host != kHost) {
+      return Status::invalid(
+          cat("Ranks in one process listen at \"", kHost, ":0\", not at ", bind.text(), "."));
+    }
+    LOCKSTEP_ASSIGN(auto door, doors_->add(*loop_, identity_, bind.port));
+    return std::unique_ptr<Listener>(std::make_unique<InprocListener>(*loop_, doors_, std::move(door)));
+  }
+
+  const Clock& clock() const { return loop_->clock(); }
+  bool in_forked_child() const { return loop_->in_forked_child(); }
+
+ private:
   class InprocListener final : public Listener {
    public:
     InprocListener(Loop& loop, std::shared_ptr<InprocNetwork::Doors> doors, std::shared_ptr<Door> door)
@@ -160,7 +179,7 @@ class InprocTransport::Impl {
     ~InprocListener() override {
       if (loop_.in_forked_child()) {
         // Its locks may be held by threads that are not in this process.
-        static_cast<void>(new std::shared_ptr<Door>(std::move(door_)));
+        static_cast<void>(std::make_unique<std::shared_ptr<Door>>(std::move(door_)).release());
         return;
       }
       doors_->remove(door_);
@@ -227,26 +246,17 @@ Result<std::unique_ptr<InprocTransport>> InprocTransport::create(InprocNetwork& 
 InprocTransport::InprocTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 InprocTransport::~InprocTransport() {
   // A thread that is not in a forked child may have been about to change what it shares.
-  if (impl_->loop_->in_forked_child()) static_cast<void>(impl_.release());
+  if (impl_->in_forked_child()) static_cast<void>(impl_.release());
 }
 
 void InprocTransport::connect(const Target& target, const Deadline&, Connected done) {
-  if (impl_->loop_->in_forked_child()) return done(forked(impl_->identity_, "connect"));
-  impl_->loop_->post(
-      [impl = impl_.get(), target, done = std::move(done)] { done(impl->connect_on_loop(target)); });
+  impl_->connect(target, std::move(done));
 }
 
 Result<std::unique_ptr<Listener>> InprocTransport::listen(const base::Endpoint& bind) {
-  if (impl_->loop_->in_forked_child()) return forked(impl_->identity_, "listen");
-  if (bind.host != kHost) {
-    return Status::invalid(
-        cat("Ranks in one process listen at \"", kHost, ":0\", not at ", bind.text(), "."));
-  }
-  LOCKSTEP_ASSIGN(auto door, impl_->doors_->add(*impl_->loop_, impl_->identity_, bind.port));
-  return std::unique_ptr<Listener>(
-      std::make_unique<Impl::InprocListener>(*impl_->loop_, impl_->doors_, std::move(door)));
+  return impl_->listen(bind);
 }
 
-const Clock& InprocTransport::clock() const { return impl_->loop_->clock(); }
+const Clock& InprocTransport::clock() const { return impl_->clock(); }
 
 }  // namespace lockstep::transport::inproc

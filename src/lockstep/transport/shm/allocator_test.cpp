@@ -20,7 +20,7 @@ TEST(RangeAllocator, HandsOutTheLowestAlignedRangeThatFits) {
 }
 
 TEST(RangeAllocator, FreedNeighboursBecomeOneRange) {
-  RangeAllocator ranges(Bytes{128 * 4});
+  RangeAllocator ranges(Bytes{512});
   for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(ranges.allocate(Bytes{128}), i * 128);
   EXPECT_EQ(ranges.allocate(Bytes{1}), std::nullopt);
   for (const std::uint64_t i : {1U, 3U, 2U, 0U}) EXPECT_EQ(ranges.free(i * 128), Bytes{128});

@@ -166,7 +166,7 @@ TEST_F(TcpFaults, NoFlippedBitIsEverTakenForData) {
   const Buffer bytes = pattern(kSize, 1);
   std::mt19937_64 random(1);
   for (int i = 0; i < 300; ++i) {
-    const std::uint64_t bit = i < 150 ? random() % (8 * 134) : random() % (8 * 4000);
+    const std::uint64_t bit = i < 150 ? random() % (8UL * 134) : random() % (8UL * 4000);
     auto client = connect_with({.flip_bit = bit});
     if (!client.ok()) continue;
     ASSERT_THAT(await(send(**client, bytes, soon())), AnyOf(IsOk(), StatusIs(Code::kDisconnected)));

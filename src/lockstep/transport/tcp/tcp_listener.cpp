@@ -101,7 +101,7 @@ TcpListener::TcpListener(Loop& loop, const Identity& identity, std::shared_ptr<D
 TcpListener::~TcpListener() {
   if (loop_.in_forked_child()) {
     // What it holds is the parent's: the sockets, and the epoll set they are in.
-    static_cast<void>(new std::shared_ptr<Door>(std::move(door_)));
+    static_cast<void>(std::make_unique<std::shared_ptr<Door>>(std::move(door_)).release());
     return;
   }
   loop_.run_and_drain([this] { door_->close_on_loop(); });
