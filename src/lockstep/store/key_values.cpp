@@ -53,10 +53,12 @@ std::vector<std::string> KeyValues::missing(Keys keys) const {
 
 Status KeyValues::check_room(std::size_t more_entries, std::size_t more_bytes) const {
   if (entries() + more_entries <= limits_.max_entries && bytes_ + more_bytes <= limits_.max_bytes) return {};
-  return Status::invalid(
-      cat("the store is full: it holds ", entries(), " entries and ", Bytes(bytes_), ", and its limits are ",
-          limits_.max_entries, " entries and ", Bytes(limits_.max_bytes)),
-      {.failure = Failure::kLimitExceeded});
+  std::vector<std::string> bounds;
+  if (limits_.max_entries != kNoLimit) bounds.push_back(cat(limits_.max_entries, " entries"));
+  if (limits_.max_bytes != kNoLimit) bounds.push_back(cat(Bytes(limits_.max_bytes)));
+  return Status::invalid(cat("the store is full: it holds ", entries(), " entries and ", Bytes(bytes_),
+                             ", and its limit is ", base::join(bounds, " and ")),
+                         {.failure = Failure::kLimitExceeded});
 }
 
 Status KeyValues::check_replacement(std::string_view key, const Buffer* current, std::size_t size) const {

@@ -28,9 +28,10 @@ class KeyValues {
  public:
   // Bounds on the whole, for a server. A queued value counts as one entry. Bytes are those of keys and values
   // with kEntryOverhead for each entry, which is about what an entry costs in memory.
+  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
   struct Limits {
-    std::size_t max_entries = std::numeric_limits<std::size_t>::max();
-    std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
+    std::size_t max_entries = kNoLimit;
+    std::size_t max_bytes = kNoLimit;
   };
   static constexpr std::size_t kEntryOverhead = 96;
 

@@ -15,6 +15,7 @@ using lockstep::testing::FailureIs;
 using lockstep::testing::IsOkAnd;
 using lockstep::testing::StatusIs;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -207,6 +208,17 @@ TEST(KeyValues, HoldsItsOwnLimits) {
   // A change that makes it smaller is never refused.
   ASSERT_OK(state.multi_set(Names{"a", "b"}, std::vector<ByteView>(2)));
   EXPECT_EQ(state.bytes(), 2 * (1 + KeyValues::kEntryOverhead));
+}
+
+TEST(KeyValues, NamesTheLimitsThatItHasAndNoOthers) {
+  const auto refusal = [](const KeyValues::Limits& limits) {
+    KeyValues state(limits);
+    EXPECT_OK(state.set("a", {}));
+    return std::string(state.set("b", {}).message());
+  };
+  EXPECT_THAT(refusal({.max_entries = 1}), EndsWith("its limit is 1 entries"));
+  EXPECT_THAT(refusal({.max_bytes = 128}), EndsWith("its limit is 128 B"));
+  EXPECT_THAT(refusal({.max_entries = 1, .max_bytes = 128}), EndsWith("its limit is 1 entries and 128 B"));
 }
 
 TEST(KeyValues, CountsItsBytesThroughEveryChange) {
