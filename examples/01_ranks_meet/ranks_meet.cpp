@@ -141,16 +141,16 @@ lockstep::Status run(std::optional<int> victim) {
   LOCKSTEP_ASSIGN(const auto world, lockstep::rendezvous({.timeout = 30s}, env));
 
   LOCKSTEP_TRY(introduce(world));
-  LOCKSTEP_TRY(lockstep::store::barrier(*world.store, "introduced", world.world_size));
+  LOCKSTEP_TRY(world.store->barrier("introduced", world.world_size));
   LOCKSTEP_TRY(count_together(world));
-  LOCKSTEP_TRY(lockstep::store::barrier(*world.store, "counted", world.world_size));
+  LOCKSTEP_TRY(world.store->barrier("counted", world.world_size));
 
   if (victim == world.rank.value) {
     std::cerr << lockstep::cat("rank ", world.rank, " kills itself now, on purpose\n");
     ::kill(::getpid(), SIGKILL);
   }
   // With a victim this barrier is never complete: the launcher ends the wait.
-  LOCKSTEP_TRY(lockstep::store::barrier(*world.store, "done", world.world_size));
+  LOCKSTEP_TRY(world.store->barrier("done", world.world_size));
   say(lockstep::cat("rank ", world.rank, " is done"));
   return {};
 }

@@ -186,7 +186,7 @@ std::string ask(Store& store, const Call& call) {
     case Op::kListKeys:
       return answer_text(store.list_keys());
     case Op::kBarrier:
-      return answer_text(store::barrier(store, key(), WorldSize(1)));
+      return answer_text(store.barrier(key(), WorldSize(1)));
   }
   return "no such call";
 }

@@ -32,6 +32,7 @@ class LockstepSide {
     }
     bool check(const std::string& key) { return checked(store_->check(std::span(&key, 1))); }
     void wait(const std::string& key) { checked(store_->wait(std::span(&key, 1))); }
+    void barrier(const std::string& key, int size) { checked(store_->barrier(key, WorldSize(size))); }
 
    private:
     std::unique_ptr<store::TcpStore> store_;

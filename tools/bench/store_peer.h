@@ -5,7 +5,7 @@
 //
 //   struct Side {
 //     explicit Side(int clients);                   // starts a server for that many
-//     std::unique_ptr<Client> connect();            // Client has set, get, add, check, wait
+//     std::unique_ptr<Client> connect();            // Client has set, get, add, check, wait, barrier
 //     static std::string version();
 //   };
 //
@@ -96,6 +96,7 @@ inline Measured on_threads(int count, double seconds, const Body& body) {
   BenchClock::time_point begin;
   std::barrier start(count, [&]() noexcept { begin = BenchClock::now(); });
   std::vector<std::thread> threads;
+  threads.reserve(samples.size());
   for (int i = 0; i < count; ++i) {
     threads.emplace_back([&, i] {
       Samples& own = samples[static_cast<std::size_t>(i)];
@@ -239,22 +240,30 @@ class StorePeer {
     });
   }
 
-  // From the first connect until the last client has passed a barrier.
+  // From the first connect until the last client has passed the store's own barrier.
   Measured join(int count) {
     clients_.clear();
     partner_.reset();
     side_.reset();
     side_ = std::make_unique<Side>(2 * count);
     std::vector<std::unique_ptr<Client>> joined(static_cast<std::size_t>(count));
-    const Measured measured = on_threads(count, 0, [&](int i, BenchClock::time_point, Samples& samples) {
+    std::vector<BenchClock::time_point> passed(joined.size());
+    std::atomic<int> came = 0;
+    BenchClock::time_point begin;
+    // The threads' own end does not count.
+    Measured measured = on_threads(count, 0, [&](int i, BenchClock::time_point started, Samples& samples) {
+      const auto index = static_cast<std::size_t>(i);
+      if (i == 0) begin = started;
       const auto start = BenchClock::now();
-      auto& own = joined[static_cast<std::size_t>(i)];
-      own = side_->connect();
-      if (own->add("bench/here", 1) == count) own->set("bench/go", "x");
-      own->wait("bench/go");
-      samples.add(start, BenchClock::now(), 1);
+      joined[index] = side_->connect();
+      ++came;
+      joined[index]->barrier("bench/here", count);
+      passed[index] = BenchClock::now();
+      expect(came == count, "a client passed the barrier before all had come");
+      samples.add(start, passed[index], 1);
     });
-    expect(joined[0]->add("bench/here", 0) == count, "not every client was counted at the barrier");
+    const auto end = *std::max_element(passed.begin(), passed.end());
+    measured.seconds = std::chrono::duration<double>(end - begin).count();
     return measured;
   }
 

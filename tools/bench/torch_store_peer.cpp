@@ -39,6 +39,7 @@ class TorchSide {
     std::int64_t add(const std::string& key, std::int64_t amount) { return store_->add(key, amount); }
     bool check(const std::string& key) { return store_->check({key}); }
     void wait(const std::string& key) { store_->wait({key}); }
+    void barrier(const std::string& key, int size) { store_->barrier(key, size, store_->getTimeout()); }
 
    private:
     c10::intrusive_ptr<c10d::TCPStore> store_;

@@ -22,6 +22,40 @@ unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(b
 // OpenSSL's calls fail only without memory or without the algorithm, and then nothing can go on safely.
 void must(bool done, std::string_view what) { LOCKSTEP_CHECK(done, what); }
 
+// Looking an algorithm up by its name takes locks that all threads share, and longer than a short HMAC, so
+// each is looked up once and never given back.
+const EVP_MD* sha256_algorithm() {
+  static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  must(algorithm != nullptr, "SHA-256");
+  return algorithm;
+}
+
+EVP_KDF* hkdf_algorithm() {
+  static EVP_KDF* const algorithm = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
+  must(algorithm != nullptr, "HKDF");
+  return algorithm;
+}
+
+// HMAC-SHA256 with a key that is none; every call works on a copy, so that no real key stays behind.
+const EVP_MAC_CTX* hmac_pattern() {
+  static const EVP_MAC_CTX* const pattern = [] {
+    EVP_MAC* const algorithm = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
+    EVP_MAC_CTX* const context = EVP_MAC_CTX_new(algorithm);
+    EVP_MAC_free(algorithm);
+    char digest[] = "SHA256";
+    const OSSL_PARAM parameters[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
+                                     OSSL_PARAM_construct_end()};
+    const unsigned char no_key = 0;
+    must(context != nullptr && EVP_MAC_init(context, &no_key, 0, parameters) == 1, "HMAC-SHA256");
+    return context;
+  }();
+  return pattern;
+}
+
+struct MacContextDeleter {
+  void operator()(EVP_MAC_CTX* context) const { EVP_MAC_CTX_free(context); }
+};
+
 constexpr std::size_t kNonceSize = 12;
 // OpenSSL takes sizes as int.
 constexpr std::size_t kMaxUpdate = std::size_t{1} << 30;
@@ -93,7 +127,7 @@ class Gcm {
 
 Digest sha256(ByteView data) {
   Digest digest;
-  must(EVP_Digest(data.data(), data.size(), raw(digest.data()), nullptr, EVP_sha256(), nullptr) == 1,
+  must(EVP_Digest(data.data(), data.size(), raw(digest.data()), nullptr, sha256_algorithm(), nullptr) == 1,
        "SHA-256");
   return digest;
 }
@@ -101,19 +135,19 @@ Digest sha256(ByteView data) {
 Digest hmac_sha256(ByteView key, ByteView data) {
   Digest digest;
   std::size_t size = 0;
-  const unsigned char no_key = 0;  // EVP_Q_mac takes a null key for "no key set"
-  must(EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, key.empty() ? &no_key : raw(key.data()),
-                 key.size(), raw(data.data()), data.size(), raw(digest.data()), digest.size(),
-                 &size) != nullptr,
+  const unsigned char no_key = 0;  // a null key would mean "as before"
+  const std::unique_ptr<EVP_MAC_CTX, MacContextDeleter> context(EVP_MAC_CTX_dup(hmac_pattern()));
+  must(context != nullptr &&
+           EVP_MAC_init(context.get(), key.empty() ? &no_key : raw(key.data()), key.size(), nullptr) == 1 &&
+           EVP_MAC_update(context.get(), raw(data.data()), data.size()) == 1 &&
+           EVP_MAC_final(context.get(), raw(digest.data()), &size, digest.size()) == 1,
        "HMAC-SHA256");
   return digest;
 }
 
 void hkdf_sha256(ByteView key, ByteView salt, std::string_view info, ByteSpan out) {
   LOCKSTEP_CHECK(out.size() <= 255 * sizeof(Digest), "HKDF-SHA256 gives at most 8160 bytes");
-  EVP_KDF* kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
-  EVP_KDF_CTX* context = EVP_KDF_CTX_new(kdf);
-  EVP_KDF_free(kdf);
+  EVP_KDF_CTX* context = EVP_KDF_CTX_new(hkdf_algorithm());
   must(context != nullptr, "HKDF");
   char digest[] = "SHA256";
   // OSSL_PARAM wants pointers to non-const, but does not write through these. An empty one is left out.

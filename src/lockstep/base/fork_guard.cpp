@@ -26,14 +26,40 @@ Guarded& guarded() {
 }
 std::atomic<std::uint64_t> generation{0};
 
-// A guard is made under a ForkLock, and whoever holds one may fork. Not a recursive mutex: that belongs to a
-// thread's number, which is another one in the child.
+// How many threads hold a ForkLock, or kForking while one of them forks or waits to. Shared, so that those
+// who make sockets do not wait for each other. Not a mutex of the library's: those with shared holders belong
+// to threads' numbers, which are others in the child.
+constexpr int kForking = 1 << 30;
+std::atomic<int> gate{0};
+// Of this thread; only the first enters, only the last leaves.
 thread_local int holds = 0;
-void lock() {
-  if (holds++ == 0) guarded().mutex.lock();
+
+void enter() {
+  int seen = gate.load(std::memory_order_relaxed);
+  while (true) {
+    if ((seen & kForking) != 0) {
+      gate.wait(seen, std::memory_order_relaxed);
+      seen = gate.load(std::memory_order_relaxed);
+    } else if (gate.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire)) {
+      return;
+    }
+  }
 }
-void unlock() {
-  if (--holds == 0) guarded().mutex.unlock();
+
+void leave() {
+  if (gate.fetch_sub(1, std::memory_order_release) == kForking + 1) gate.notify_all();
+}
+
+// Until this thread is the only one that forks, and nobody holds a ForkLock.
+void close_gate() {
+  int seen = gate.load(std::memory_order_relaxed);
+  while ((seen & kForking) != 0 || !gate.compare_exchange_weak(seen, seen | kForking)) {
+    if ((seen & kForking) != 0) {
+      gate.wait(seen, std::memory_order_relaxed);
+      seen = gate.load(std::memory_order_relaxed);
+    }
+  }
+  while ((seen = gate.load(std::memory_order_acquire)) != kForking) gate.wait(seen);
 }
 
 // Only async-signal-safe calls: other threads of the parent may have held any lock.
@@ -54,18 +80,29 @@ void replace_by_null(int socket) {
   }
 }
 
-void before_fork() { lock(); }
-void after_fork_in_parent() { unlock(); }
+// Whoever holds a ForkLock may fork: its share is given up for that long.
+void before_fork() {
+  if (holds > 0) leave();
+  close_gate();
+  guarded().mutex.lock();
+}
+
+void open_gate() {
+  guarded().mutex.unlock();
+  gate.store(holds > 0 ? 1 : 0, std::memory_order_release);
+  gate.notify_all();
+}
+
 void after_fork_in_child() {
   generation.fetch_add(1, std::memory_order_relaxed);
   for (const int socket : guarded().sockets) replace_by_null(socket);
   guarded().sockets.clear();
-  unlock();
+  open_gate();
 }
 
 void install_handlers() {
   static const bool installed = [] {
-    LOCKSTEP_CHECK(pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0,
+    LOCKSTEP_CHECK(pthread_atfork(before_fork, open_gate, after_fork_in_child) == 0,
                    "pthread_atfork has no memory");
     return true;
   }();
@@ -81,19 +118,21 @@ std::uint64_t fork_generation() {
 
 ForkLock::ForkLock() {
   install_handlers();
-  lock();
+  if (holds++ == 0) enter();
 }
 
-ForkLock::~ForkLock() { unlock(); }
+ForkLock::~ForkLock() {
+  if (--holds == 0) leave();
+}
 
 ForkGuard::ForkGuard(int socket) : socket_(socket), generation_(fork_generation()) {
-  const ForkLock no_fork;
+  const std::lock_guard lock(guarded().mutex);
   guarded().sockets.push_back(socket);
 }
 
 ForkGuard::~ForkGuard() {
   if (in_child()) return;
-  const ForkLock no_fork;
+  const std::lock_guard lock(guarded().mutex);
   auto& sockets = guarded().sockets;
   const auto found = std::find(sockets.begin(), sockets.end(), socket_);
   if (found == sockets.end()) return;

@@ -30,6 +30,7 @@ class ForkGuard {
 };
 
 // While one exists, a fork() by another thread waits: for making a socket and its guard in one step. Short.
+// Any number of threads may hold one at a time, and a thread may hold several.
 class ForkLock {
  public:
   ForkLock();

@@ -6,6 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <latch>
+#include <memory>
+#include <thread>
+
 #include "lockstep/base/unique_fd.h"
 
 namespace lockstep::base {
@@ -86,6 +91,29 @@ TEST(ForkGuard, AChildMakesGuardsOfItsOwnEvenIfForkedUnderALock) {
   EXPECT_EQ(in_child(make_another), 0);
   const ForkLock lock;
   EXPECT_EQ(in_child(make_another), 0);
+}
+
+TEST(ForkGuard, AForkWaitsForTheLocksOfOtherThreadsAndTheyForEachOtherNot) {
+  std::latch both_hold(2);
+  std::atomic<bool> released = false;
+  std::thread first([&] {
+    const ForkLock lock;
+    both_hold.arrive_and_wait();  // for ever, if one lock kept the other out
+  });
+  std::atomic<bool> holds = false;
+  std::thread second([&] {
+    const ForkLock lock;
+    both_hold.arrive_and_wait();
+    holds = true;
+    holds.notify_one();
+    // The fork is under way or about to be; it must not be over before this is.
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    released = true;
+  });
+  holds.wait(false);
+  EXPECT_EQ(in_child([&] { return released ? 0 : 1; }), 0);
+  first.join();
+  second.join();
 }
 
 TEST(ForkGuard, ADestroyedGuardLeavesItsNumberAlone) {

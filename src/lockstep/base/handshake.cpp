@@ -208,7 +208,7 @@ Result<std::array<std::byte, kProofSize>> ClientHandshake::on_server_hello(
   return proof_;
 }
 
-Result<SessionKeys> ClientHandshake::on_verdict(std::span<const std::byte, kVerdictSize> message) {
+Status ClientHandshake::on_verdict(std::span<const std::byte, kVerdictSize> message) {
   const auto verdict = static_cast<Verdict>(message.front());
   if (verdict != Verdict::kAccepted) return refused(verdict);
   const Digest expected = proof_of(secret_, kVerdictLabel, {hello_, server_hello_, proof_});
@@ -217,6 +217,12 @@ Result<SessionKeys> ClientHandshake::on_verdict(std::span<const std::byte, kVerd
         "the server's verdict was changed on the way: somebody else writes to this connection",
         cause(Failure::kRejected));
   }
+  accepted_ = true;
+  return {};
+}
+
+SessionKeys ClientHandshake::keys() const {
+  LOCKSTEP_CHECK(accepted_, "session keys are for clients that were accepted");
   return keys_of(secret_, hello_, server_hello_);
 }
 

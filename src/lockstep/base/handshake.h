@@ -81,8 +81,10 @@ class ClientHandshake {
   // Takes the server's hello; the answer is the proof to send. The error says who is wrong and both versions.
   Result<std::array<std::byte, kProofSize>> on_server_hello(
       std::span<const std::byte, kServerHelloSize> message);
-  // Takes the verdict; then the keys are valid.
-  Result<SessionKeys> on_verdict(std::span<const std::byte, kVerdictSize> message);
+  // Takes the verdict.
+  Status on_verdict(std::span<const std::byte, kVerdictSize> message);
+  // Only once on_verdict() was ok.
+  SessionKeys keys() const;
 
  private:
   Status refused(Verdict verdict) const;
@@ -93,6 +95,7 @@ class ClientHandshake {
   std::array<std::byte, kClientHelloSize> hello_{};
   std::array<std::byte, kServerHelloSize> server_hello_{};
   std::array<std::byte, kProofSize> proof_{};
+  bool accepted_ = false;
 };
 
 // What the server learns from a client's hello before anything is proven.

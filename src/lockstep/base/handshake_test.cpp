@@ -55,7 +55,8 @@ Exchange exchange(
     meddle(Message::kProof, out.proof);
     out.verdict = server.on_proof(out.proof, if_proven);
     meddle(Message::kVerdict, out.verdict);
-    LOCKSTEP_ASSIGN(out.client_keys, client.on_verdict(out.verdict));
+    LOCKSTEP_TRY(client.on_verdict(out.verdict));
+    out.client_keys = client.keys();
     return {};
   };
   out.client = converse();

@@ -87,7 +87,7 @@ TEST_F(FileStoreProcesses, ProcessesMeetAtABarrier) {
   run_children(kProcesses, [this](FileStore& store, int) -> Status {
     for (int round = 1; round <= kRounds; ++round) {
       ++shared_->acknowledged;
-      LOCKSTEP_TRY(barrier(store, "barrier", WorldSize(kProcesses)));
+      LOCKSTEP_TRY(store.barrier("barrier", WorldSize(kProcesses)));
       if (shared_->acknowledged < round * kProcesses) return Status::internal("passed before all had come");
     }
     return {};

@@ -56,6 +56,11 @@ Status PrefixStore::wait(Keys keys, When deadline) {
   return inner_->wait(names, until(deadline));
 }
 
+Status PrefixStore::barrier(std::string_view key, WorldSize size, When deadline) {
+  LOCKSTEP_ASSIGN(const std::string name, inner_key(key));
+  return inner_->barrier(name, size, until(deadline));
+}
+
 Result<bool> PrefixStore::delete_key(std::string_view key, When deadline) {
   LOCKSTEP_ASSIGN(const std::string name, inner_key(key));
   return inner_->delete_key(name, until(deadline));

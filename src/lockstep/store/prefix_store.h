@@ -36,6 +36,7 @@ class PrefixStore final : public Store {
                            When deadline = {}) override;
   Result<std::int64_t> queue_len(std::string_view queue, When deadline = {}) override;
   Result<std::vector<std::string>> list_keys(When deadline = {}) override;
+  Status barrier(std::string_view key, WorldSize size, When deadline = {}) override;
   // The clone has a clone of the other store.
   Result<std::unique_ptr<Store>> clone(When deadline = {}) override;
   Duration timeout() const override { return timeout_.load(); }

@@ -76,6 +76,11 @@ class Store {
   virtual Result<std::int64_t> queue_len(std::string_view queue, When deadline = {}) = 0;
   // In no particular order.
   virtual Result<std::vector<std::string>> list_keys(When deadline = {}) = 0;
+  // Returns once `size` callers have come to `key`. The same callers may come again, to the same key, as
+  // often as they like. A timeout says how many have come; after it the key is spent, because those who came
+  // still count. Leaves the keys `key` and `key`/<round> behind. Here it is made of the calls above; a store
+  // that can do it in one step does.
+  virtual Status barrier(std::string_view key, WorldSize size, When deadline = {});
 
   // Another handle on the same data, with its own timeout; for TcpStore a connection of its own, so that a
   // blocking call on one does not hold up the other.
@@ -87,11 +92,6 @@ class Store {
   // For messages: "TcpStore 10.0.0.1:29400".
   virtual std::string description() const = 0;
 };
-
-// Returns once `size` callers have come to `key`. The same callers may come again, to the same key, as often
-// as they like. A timeout says how many have come; after it the key is spent, because those who came still
-// count. Leaves the keys `key` and `key`/<round> behind.
-Status barrier(Store& store, std::string_view key, WorldSize size, When deadline = {});
 
 }  // namespace lockstep::store
 

@@ -32,6 +32,12 @@ Status check_value_size(std::string_view key, std::size_t size) {
                          {.failure = Failure::kLimitExceeded});
 }
 
+Status check_barrier(std::string_view key, std::int64_t size) {
+  LOCKSTEP_TRY(check_key(key));
+  if (size >= 1) return {};
+  return Status::invalid(cat("barrier ", quoted(key), ": a size of ", size, " makes no sense"));
+}
+
 std::string keys_text(Keys keys) {
   constexpr std::size_t kShown = 8;
   std::string out;
@@ -54,6 +60,12 @@ Status pop_timed_out(std::string_view store, std::string_view queue, Duration wa
       {.op = "queue_pop"});
 }
 
+Status barrier_timed_out(std::string_view store, std::string_view key, std::int64_t came, std::int64_t size) {
+  return Status::timeout(cat(prefix(store), "barrier ", quoted(key), " timed out: ", (came - 1) % size + 1,
+                             " of ", size, " have come"),
+                         {.op = "barrier"});
+}
+
 Status queue_is_empty(std::string_view store, std::string_view queue) {
   return Status::timeout(cat(prefix(store), "the queue ", quoted(queue), " is empty"),
                          {.failure = Failure::kQueueEmpty, .op = "queue_pop"});
@@ -61,6 +73,12 @@ Status queue_is_empty(std::string_view store, std::string_view queue) {
 
 Status out_of_memory(std::string_view what) {
   return Status::internal(cat("out of memory: ", what), {.failure = Failure::kNoMemory});
+}
+
+std::string BarrierRound::key_of(std::string_view barrier) const { return cat(barrier, "/", number); }
+
+std::string BarrierRound::previous_key_of(std::string_view barrier) const {
+  return cat(barrier, "/", number - 1);
 }
 
 }  // namespace lockstep::store

@@ -1,8 +1,10 @@
-// The checks and errors that every Store shares, so that one mistake reads the same on all of them.
+// The checks and errors that every Store shares, so that one mistake reads the same on all of them, and how a
+// barrier counts.
 //
 // Thread safety: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +20,9 @@ Status check_key(std::string_view key);
 Status check_keys(Keys keys);
 Status check_value_size(std::string_view key, std::size_t size);
 
+// kInvalid for a barrier of nobody.
+Status check_barrier(std::string_view key, std::int64_t size);
+
 // "\"a\", \"b\" and 3 more": what came from outside is quoted, long lists are cut.
 std::string keys_text(Keys keys);
 
@@ -27,8 +32,23 @@ std::string keys_text(Keys keys);
 Status wait_timed_out(std::string_view store, std::string_view op, Keys missing, Duration waited);
 // Nobody pushed to `queue` in `waited`.
 Status pop_timed_out(std::string_view store, std::string_view queue, Duration waited);
+// `came` have come to the barrier `key`, ever; `size` make a round.
+Status barrier_timed_out(std::string_view store, std::string_view key, std::int64_t came, std::int64_t size);
 // queue_pop with OnEmpty::kFail.
 Status queue_is_empty(std::string_view store, std::string_view queue);
 Status out_of_memory(std::string_view what);
+
+// The round of a barrier of `size` to which its `arrived`-th caller belongs, both from 1.
+struct BarrierRound {
+  BarrierRound(std::int64_t arrived, std::int64_t size)
+      : number((arrived - 1) / size), complete(arrived % size == 0) {}
+
+  // What is set when the round is complete.
+  std::string key_of(std::string_view barrier) const;
+  std::string previous_key_of(std::string_view barrier) const;
+
+  const std::int64_t number;
+  const bool complete;
+};
 
 }  // namespace lockstep::store

@@ -19,7 +19,10 @@ namespace {
 constexpr std::uint64_t kPostedBit = 1ULL << 63;
 constexpr Duration kLongestWithoutLeader = std::chrono::milliseconds(10);
 
-bool waits(Op op) { return op == Op::kGet || op == Op::kWait || op == Op::kMultiGet || op == Op::kQueuePop; }
+bool waits(Op op) {
+  return op == Op::kGet || op == Op::kWait || op == Op::kMultiGet || op == Op::kQueuePop ||
+         op == Op::kBarrier;
+}
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -38,9 +39,18 @@ union Control {
   cmsghdr aligned;
 };
 
-bool pass(int socket, int sending, int receiving) {
-  std::byte byte = kPipes;
-  iovec data{.iov_base = &byte, .iov_len = 1};
+// The verdict, then which way the connection goes on.
+using Message = std::array<std::byte, base::kVerdictSize + 1>;
+
+Message message_of(const Conduit::VerdictBytes& verdict, std::byte way) {
+  Message message;
+  std::ranges::copy(verdict, message.begin());
+  message.back() = way;
+  return message;
+}
+
+bool pass(int socket, Message bytes, int sending, int receiving) {
+  iovec data{.iov_base = bytes.data(), .iov_len = bytes.size()};
   Control control{};
   msghdr message{};
   message.msg_iov = &data;
@@ -53,7 +63,37 @@ bool pass(int socket, int sending, int receiving) {
   header->cmsg_len = CMSG_LEN(kPassed * sizeof(int));
   const std::array<int, kPassed> passed = {sending, receiving};
   std::memcpy(CMSG_DATA(header), passed.data(), sizeof(passed));
-  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
+struct Received {
+  Message bytes{};
+  ssize_t count = 0;  // -1: see errno
+  std::array<base::UniqueFd, kPassed> descriptors;
+};
+
+Received receive_passed(int socket) {
+  Received received;
+  iovec data{.iov_base = received.bytes.data(), .iov_len = received.bytes.size()};
+  Control control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  received.count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (received.count <= 0) return received;
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+    return received;
+  // Fewer than were sent, if this process has no room for more.
+  const std::size_t passed = std::min((header->cmsg_len - CMSG_LEN(0)) / sizeof(int), kPassed);
+  for (std::size_t i = 0; i < passed; ++i) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof(descriptor));
+    received.descriptors[i].reset(descriptor);
+  }
+  return received;
 }
 
 // A new reading end of the pipe that `writing` writes to.
@@ -83,7 +123,7 @@ ssize_t Conduit::send(ByteView bytes) const {
   return write(sending_.get(), bytes.data(), bytes.size());
 }
 
-Conduit Conduit::offer_pipes(base::UniqueFd socket) {
+Conduit Conduit::offer_pipes(base::UniqueFd socket, const VerdictBytes& verdict) {
   // A child must get neither our ends nor, for the moment that we hold them, the client's.
   const base::ForkLock until_they_are_guarded;
   Pipe requests;
@@ -91,43 +131,41 @@ Conduit Conduit::offer_pipes(base::UniqueFd socket) {
   if (make_pipe(requests) && make_pipe(answers)) {
     // Guarded before the client has its ends: from then on it may count on hearing our end, whoever forks.
     Conduit pipes(std::move(requests.out), std::move(answers.in));
-    if (pass(socket.get(), requests.in.get(), answers.out.get())) return pipes;
+    if (pass(socket.get(), message_of(verdict, kPipes), requests.in.get(), answers.out.get())) return pipes;
   }
+  Conduit stays(std::move(socket));
   // If not even this goes out, the client has gone, and the socket will say so.
-  ::send(socket.get(), &kStay, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-  return Conduit(std::move(socket));
+  stays.send(message_of(verdict, kStay));
+  return stays;
 }
 
-Result<Conduit> Conduit::accept_pipes(base::UniqueFd socket, const Deadline& deadline) {
-  std::byte byte{};
-  iovec data{.iov_base = &byte, .iov_len = 1};
-  Control control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes.data();
-  message.msg_controllen = control.bytes.size();
+Result<Conduit::Offer> Conduit::accept_pipes(base::UniqueFd socket, const Deadline& deadline) {
   pollfd descriptor{.fd = socket.get(), .events = POLLIN, .revents = 0};
   while (poll(&descriptor, 1, deadline.poll_millis()) <= 0) {
-    if (deadline.expired()) return Status::timeout("The store's pipes did not come in time");
+    if (deadline.expired()) return Status::timeout("The store's verdict did not come in time");
   }
   const base::ForkLock until_they_are_guarded;
-  const ssize_t count = recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (count < 0) return Status::from_errno("The store's pipes did not come", errno);
-  if (count == 0) return Status::disconnected("The store left before it passed its pipes");
-  if (byte == kStay) return Conduit(std::move(socket));
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (byte != kPipes || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(kPassed * sizeof(int))) {
+  Received received = receive_passed(socket.get());
+  if (received.count < 0) return Status::from_errno("The store's verdict did not come", errno);
+  if (received.count < static_cast<ssize_t>(base::kVerdictSize)) {
+    return Status::disconnected("The store left before it said its verdict");
+  }
+  Offer offer{.verdict = {}, .conduit = Conduit(std::move(socket))};
+  std::copy_n(received.bytes.begin(), offer.verdict.size(), offer.verdict.begin());
+  // A refusal comes alone.
+  const bool alone = received.count == static_cast<ssize_t>(base::kVerdictSize);
+  if (alone || received.bytes.back() == kStay) return offer;
+  auto& [sending, receiving] = received.descriptors;
+  if (received.bytes.back() != kPipes || !sending || !receiving) {
     return Status::from_errno("The store's pipes could not be taken over", EMFILE);
   }
-  std::array<int, kPassed> passed{};
-  std::memcpy(passed.data(), CMSG_DATA(header), sizeof(passed));
-  Conduit conduit{base::UniqueFd(passed[1]), base::UniqueFd(passed[0])};
-  conduit.keeper_ = reading_end_of(conduit.sending());
-  if (!conduit.keeper_) return Status::from_errno("The pipe to the store could not be opened again", errno);
-  conduit.guard(conduit.keeper_.get());
-  return conduit;
+  offer.conduit = Conduit(std::move(receiving), std::move(sending));
+  offer.conduit.keeper_ = reading_end_of(offer.conduit.sending());
+  if (!offer.conduit.keeper_) {
+    return Status::from_errno("The pipe to the store could not be opened again", errno);
+  }
+  offer.conduit.guard(offer.conduit.keeper_.get());
+  return offer;
 }
 
 }  // namespace lockstep::store

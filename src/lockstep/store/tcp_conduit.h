@@ -10,12 +10,14 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fork_guard.h"
+#include "lockstep/base/handshake.h"
 #include "lockstep/base/status.h"
 #include "lockstep/base/unique_fd.h"
 
@@ -37,13 +39,18 @@ class Conduit {
   ssize_t send(ByteView bytes) const;
   bool in_child() const { return guards_.front()->in_child(); }
 
-  // Server: makes two pipes and passes their other ends over `socket`, an AF_UNIX connection. Does not fail:
-  // if there are no descriptors, the client is told to stay with the socket. Who sends into the pipes blocks
-  // SIGPIPE on its thread.
-  static Conduit offer_pipes(base::UniqueFd socket);
+  // The last message of the handshake. Over an AF_UNIX connection it comes in one piece with the pipes, so
+  // that the client sleeps once for both.
+  using VerdictBytes = std::array<std::byte, base::kVerdictSize>;
+
+  // Server: makes two pipes and passes their other ends over `socket`, an AF_UNIX connection, with the
+  // accepting verdict. Does not fail: if there are no descriptors, the client is told to stay with the
+  // socket. Who sends into the pipes blocks SIGPIPE on its thread.
+  static Conduit offer_pipes(base::UniqueFd socket, const VerdictBytes& verdict);
   // Client: takes them. Keeps a reading end of its own sending pipe open, so that SIGPIPE is never raised;
   // the server's end is seen by receive().
-  static Result<Conduit> accept_pipes(base::UniqueFd socket, const Deadline& deadline);
+  struct Offer;
+  static Result<Offer> accept_pipes(base::UniqueFd socket, const Deadline& deadline);
 
  private:
   void guard(int descriptor);
@@ -53,6 +60,12 @@ class Conduit {
   base::UniqueFd keeper_;
   // By pointer: a guard stays where it is, a conduit moves.
   std::vector<std::unique_ptr<base::ForkGuard>> guards_;
+};
+
+// The conduit is for use only once the verdict was found good. With a refusal it is the socket.
+struct Conduit::Offer {
+  VerdictBytes verdict;
+  Conduit conduit;
 };
 
 }  // namespace lockstep::store

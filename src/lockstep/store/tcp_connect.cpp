@@ -24,20 +24,43 @@ constexpr Duration kTimePerAddress = std::chrono::seconds(5);
 // Sooner than the server: somebody here waits for an answer.
 constexpr base::KeepAlive kKeepAlive{.idle = std::chrono::seconds(10), .interval = std::chrono::seconds(5)};
 
-Result<base::SessionKeys> shake_hands(int socket, const TcpStoreOptions& options, const Deadline& deadline) {
-  const std::string what = cat("The handshake with the store at ", options.endpoint.text());
+std::string handshake_text(const TcpStoreOptions& options) {
+  return cat("The handshake with the store at ", options.endpoint.text());
+}
+
+base::ClientHandshake handshake_for(const TcpStoreOptions& options) {
   const std::uint32_t rank = options.rank ? static_cast<std::uint32_t>(options.rank->value) : base::kNoRank;
-  base::ClientHandshake handshake(
-      {.role = base::Role::kStore, .job_id = options.job_id, .epoch = options.epoch, .rank = rank},
-      options.secret);
+  return {{.role = base::Role::kStore, .job_id = options.job_id, .epoch = options.epoch, .rank = rank},
+          options.secret};
+}
+
+// All of the handshake but the verdict.
+Status prove_both(base::ClientHandshake& handshake, int socket, const std::string& what,
+                  const Deadline& deadline) {
   LOCKSTEP_TRY(base::send_all(socket, handshake.hello(), deadline, what));
   std::array<std::byte, base::kServerHelloSize> hello{};
   LOCKSTEP_TRY(base::recv_all(socket, hello, deadline, what));
   LOCKSTEP_ASSIGN(const auto proof, handshake.on_server_hello(hello));
-  LOCKSTEP_TRY(base::send_all(socket, proof, deadline, what));
+  return base::send_all(socket, proof, deadline, what);
+}
+
+Result<Connected> open_local(base::UniqueFd socket, const TcpStoreOptions& options,
+                             const Deadline& deadline) {
+  base::ClientHandshake handshake = handshake_for(options);
+  LOCKSTEP_TRY(prove_both(handshake, socket.get(), handshake_text(options), deadline));
+  LOCKSTEP_ASSIGN(auto offer, Conduit::accept_pipes(std::move(socket), deadline));
+  LOCKSTEP_TRY(handshake.on_verdict(offer.verdict));
+  return Connected{.conduit = std::move(offer.conduit), .keys = {}};
+}
+
+Result<Connected> open_tcp(base::UniqueFd socket, const TcpStoreOptions& options, const Deadline& deadline) {
+  const std::string what = handshake_text(options);
+  base::ClientHandshake handshake = handshake_for(options);
+  LOCKSTEP_TRY(prove_both(handshake, socket.get(), what, deadline));
   std::array<std::byte, base::kVerdictSize> verdict{};
-  LOCKSTEP_TRY(base::recv_all(socket, verdict, deadline, what));
-  return handshake.on_verdict(verdict);
+  LOCKSTEP_TRY(base::recv_all(socket.get(), verdict, deadline, what));
+  LOCKSTEP_TRY(handshake.on_verdict(verdict));
+  return Connected{.conduit = Conduit(std::move(socket)), .keys = handshake.keys()};
 }
 
 // Nothing if there is no server of ours behind the local socket; TCP will tell more.
@@ -59,16 +82,11 @@ std::optional<base::UniqueFd> try_local(const base::SocketAddress& address, cons
 Result<Connected> try_address(const base::SocketAddress& address, const TcpStoreOptions& options,
                               const Deadline& deadline) {
   const Deadline soon = deadline.at_most(kHandshakeTime);
-  if (auto local = try_local(address, options)) {
-    LOCKSTEP_TRY(shake_hands(local->get(), options, soon).status());
-    LOCKSTEP_ASSIGN(auto conduit, Conduit::accept_pipes(std::move(*local), soon));
-    return Connected{.conduit = std::move(conduit), .keys = {}};
-  }
+  if (auto local = try_local(address, options)) return open_local(std::move(*local), options, soon);
   LOCKSTEP_ASSIGN(auto socket,
                   base::connect_to(address, deadline.at_most(kTimePerAddress), base::OnRefused::kFail));
   base::watch_connection(socket.get(), kKeepAlive);
-  LOCKSTEP_ASSIGN(const auto keys, shake_hands(socket.get(), options, soon));
-  return Connected{.conduit = Conduit(std::move(socket)), .keys = keys};
+  return open_tcp(std::move(socket), options, soon);
 }
 
 // What another try may mend: nobody there yet, no room, no answer.

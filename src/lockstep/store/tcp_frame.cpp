@@ -8,7 +8,7 @@
 namespace lockstep::store {
 namespace {
 
-constexpr std::size_t kSmallBuffer = 16U << 10;
+constexpr std::size_t kSmallBuffer = 4U << 10;
 constexpr std::size_t kLargeStep = 256U << 10;
 
 }  // namespace

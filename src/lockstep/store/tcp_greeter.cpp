@@ -25,15 +25,19 @@ bool send_now(int socket, ByteView bytes) {
 }  // namespace
 
 struct Greeter::Greeting {
-  Greeting(asio::io_context& loop, int fd, PeerName name, base::ServerHandshake::Decide decide,
-           base::TimePoint now)
-      : socket(loop, fd), peer(std::move(name)), handshake(std::move(decide)), since(now) {}
+  Greeting(asio::io_context& loop, int fd, std::unique_ptr<base::ForkGuard> its_guard, PeerName name,
+           base::ServerHandshake::Decide decide, base::TimePoint now)
+      : socket(loop, fd),
+        guard(std::move(its_guard)),
+        peer(std::move(name)),
+        handshake(std::move(decide)),
+        since(now) {}
 
   enum class Awaits : std::uint8_t { kHello, kProof };
   std::size_t wanted() const { return awaits == Awaits::kHello ? base::kClientHelloSize : base::kProofSize; }
 
   asio::posix::stream_descriptor socket;
-  std::unique_ptr<base::ForkGuard> guard = std::make_unique<base::ForkGuard>(socket.native_handle());
+  std::unique_ptr<base::ForkGuard> guard;
   const PeerName peer;
   base::ServerHandshake handshake;
   const base::TimePoint since;
@@ -60,9 +64,9 @@ Greeter::~Greeter() {
   }
 }
 
-void Greeter::greet_on_loop(base::UniqueFd socket, PeerName peer) {
-  const int fd = socket.get();
-  auto greeting = std::make_shared<Greeting>(loop_, fd, std::move(peer), callbacks_.decide, clock_.now());
+void Greeter::greet_on_loop(base::UniqueFd socket, std::unique_ptr<base::ForkGuard> guard, PeerName peer) {
+  auto greeting = std::make_shared<Greeting>(loop_, socket.get(), std::move(guard), std::move(peer),
+                                             callbacks_.decide, clock_.now());
   static_cast<void>(socket.release());  // the greeting's descriptor owns it now
   greetings_.push_back(greeting);
   if (!sweeping_) sweep_on_loop();
@@ -114,19 +118,19 @@ void Greeter::answer_hello_on_loop(const GreetingPtr& greeting) {
 
 void Greeter::answer_proof_on_loop(const GreetingPtr& greeting) {
   base::ServerHandshake& handshake = greeting->handshake;
-  // Until its new owner has one: from the verdict on the client may count on hearing our end, whoever forks.
-  const base::ForkGuard guard(greeting->socket.native_handle());
   const auto answer = handshake.on_proof(ByteView(greeting->received).first<base::kProofSize>(),
                                          callbacks_.judge_proven(handshake.claim()));
-  const bool sent = send_now(greeting->socket.native_handle(), answer);
+  const bool with_pipes = handshake.accepted() && greeting->peer.local == LocalSocket::kOn;
+  const bool sent = with_pipes || send_now(greeting->socket.native_handle(), answer);
   if (!handshake.accepted()) return reject_on_loop(greeting, handshake.refusal_text());
   if (!sent) return reject_on_loop(greeting, "it does not take the verdict");
   Guest guest{.socket = base::UniqueFd(greeting->socket.release()),
               .guard = std::move(greeting->guard),
               .peer = greeting->peer,
               .claim = handshake.claim(),
-              .keys = {}};
-  if (greeting->peer.local == LocalSocket::kOff) guest.keys = handshake.keys();
+              .keys = {},
+              .verdict = answer};
+  if (!with_pipes) guest.keys = handshake.keys();
   drop_on_loop(greeting);
   callbacks_.admit(std::move(guest));
 }

@@ -8,6 +8,7 @@
 // callbacks.
 #pragma once
 
+#include <array>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <cstddef>
@@ -41,6 +42,8 @@ struct Guest {
   PeerName peer;
   base::ClientClaim claim;
   std::optional<base::SessionKeys> keys;  // none over a local socket
+  // Sent already, but to a local client: that one gets it together with its pipes.
+  std::array<std::byte, base::kVerdictSize> verdict{};
 };
 
 class Greeter {
@@ -64,8 +67,8 @@ class Greeter {
   ~Greeter();
 
   bool full() const { return greetings_.size() >= limits_.unproven; }
-  // Only while not full().
-  void greet_on_loop(base::UniqueFd socket, PeerName peer);
+  // Only while not full(). `guard` is the socket's.
+  void greet_on_loop(base::UniqueFd socket, std::unique_ptr<base::ForkGuard> guard, PeerName peer);
   void warn(std::string_view line) const { callbacks_.warn(line); }
   // One log line per host and minute.
   void log_rejection(const PeerName& peer, std::string_view why);

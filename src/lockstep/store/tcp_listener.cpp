@@ -24,6 +24,25 @@ bool is_of_the_connection(int error) {
          error == EHOSTUNREACH || error == ENETUNREACH || error == ENOPROTOOPT || error == EHOSTDOWN;
 }
 
+struct Accepted {
+  base::UniqueFd socket;
+  std::unique_ptr<base::ForkGuard> guard;
+  int error = 0;  // why there is no socket
+};
+
+Accepted accept_guarded(int listener, sockaddr_storage& address, socklen_t& size) {
+  const base::ForkLock until_it_is_guarded;
+  Accepted accepted;
+  accepted.socket.reset(
+      accept4(listener, reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!accepted.socket) {
+    accepted.error = errno;
+    return accepted;
+  }
+  accepted.guard = std::make_unique<base::ForkGuard>(accepted.socket.get());
+  return accepted;
+}
+
 }  // namespace
 
 Listener::Listener(asio::io_context& loop, base::UniqueFd socket, Greeter& greeter,
@@ -64,16 +83,14 @@ int Listener::accept_some_on_loop() {
     if (greeter_.full()) return EBUSY;
     sockaddr_storage storage{};
     socklen_t size = sizeof(storage);
-    const base::ForkLock until_it_is_guarded;
-    base::UniqueFd socket(accept4(socket_.native_handle(), reinterpret_cast<sockaddr*>(&storage), &size,
-                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-      if (is_of_the_connection(errno)) continue;
-      return errno;
-    }
     try {
-      greet_on_loop(std::move(socket),
+      Accepted accepted = accept_guarded(socket_.native_handle(), storage, size);
+      if (!accepted.socket) {
+        if (accepted.error == EAGAIN || accepted.error == EWOULDBLOCK) return 0;
+        if (is_of_the_connection(accepted.error)) continue;
+        return accepted.error;
+      }
+      greet_on_loop(std::move(accepted.socket), std::move(accepted.guard),
                     base::SocketAddress(reinterpret_cast<const sockaddr*>(&storage), size));
     } catch (const std::exception&) {
       return ENOMEM;  // for the connection's state, here or in the kernel
@@ -82,15 +99,17 @@ int Listener::accept_some_on_loop() {
   return 0;
 }
 
-void Listener::greet_on_loop(base::UniqueFd socket, const base::SocketAddress& address) {
+void Listener::greet_on_loop(base::UniqueFd socket, std::unique_ptr<base::ForkGuard> guard,
+                             const base::SocketAddress& address) {
   if (address.family() != AF_UNIX) {
-    return greeter_.greet_on_loop(std::move(socket), {.host = address.host(), .text = address.text()});
+    return greeter_.greet_on_loop(std::move(socket), std::move(guard),
+                                  {.host = address.host(), .text = address.text()});
   }
   const auto peer = local_peer(socket.get());
   if (!peer.ok()) return;
   const PeerName name{.host = peer->text(), .text = peer->text(), .local = LocalSocket::kOn};
   if (!peer->trusted()) return greeter_.log_rejection(name, "it belongs to another user");
-  greeter_.greet_on_loop(std::move(socket), name);
+  greeter_.greet_on_loop(std::move(socket), std::move(guard), name);
 }
 
 void Listener::rest_on_loop(int error) {

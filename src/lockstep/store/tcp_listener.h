@@ -34,7 +34,8 @@ class Listener {
   // 0 if there are no more for now or the turn is over, EBUSY if the greeter is full, else what accept(2)
   // says.
   int accept_some_on_loop();
-  void greet_on_loop(base::UniqueFd socket, const base::SocketAddress& address);
+  void greet_on_loop(base::UniqueFd socket, std::unique_ptr<base::ForkGuard> guard,
+                     const base::SocketAddress& address);
   void rest_on_loop(int error);
 
   asio::posix::stream_descriptor socket_;

@@ -22,7 +22,8 @@ constexpr std::size_t kKeptBuffer = 256U << 10;
 Conduit take_conduit(Guest& guest) {
   const base::ForkLock until_it_is_guarded;
   guest.guard.reset();
-  return guest.keys ? Conduit(std::move(guest.socket)) : Conduit::offer_pipes(std::move(guest.socket));
+  if (guest.keys) return Conduit(std::move(guest.socket));
+  return Conduit::offer_pipes(std::move(guest.socket), guest.verdict);
 }
 
 }  // namespace

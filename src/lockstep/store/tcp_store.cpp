@@ -252,6 +252,12 @@ Result<std::vector<std::string>> TcpStore::list_keys(When deadline) {
   return keys;
 }
 
+Status TcpStore::barrier(std::string_view key, WorldSize size, When deadline) {
+  LOCKSTEP_TRY(check_barrier(key, size.value));
+  Request request{.op = Op::kBarrier, .key = key, .amount = size.value};
+  return call(request, deadline, [](ByteView) { return Status(); });
+}
+
 Result<std::unique_ptr<Store>> TcpStore::clone(When deadline) {
   TcpStoreOptions options = options_;
   options.timeout = timeout();

@@ -14,9 +14,9 @@
 // Everything else is answered before it returns.
 //
 // Thread safety: any thread; a call that waits does not hold up the calls of other threads.
-// Deadlines: a get, wait, multi_get or queue_pop that runs out is answered by the server, which knows the
-// missing keys; if nothing is heard from the server until 250 ms after the deadline, the call ends by itself,
-// and the error says that the store does not answer.
+// Deadlines: a get, wait, multi_get, queue_pop or barrier that runs out is answered by the server, which
+// knows the missing keys; if nothing is heard from the server until 250 ms after the deadline, the call ends
+// by itself, and the error says that the store does not answer.
 #pragma once
 
 #include <atomic>
@@ -59,6 +59,8 @@ class TcpStore final : public Store {
                            When deadline = {}) override;
   Result<std::int64_t> queue_len(std::string_view queue, When deadline = {}) override;
   Result<std::vector<std::string>> list_keys(When deadline = {}) override;
+  // One round trip.
+  Status barrier(std::string_view key, WorldSize size, When deadline = {}) override;
 
   Result<std::unique_ptr<Store>> clone(When deadline = {}) override;
 

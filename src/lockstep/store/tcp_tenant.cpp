@@ -86,6 +86,8 @@ void Tenant::execute_checked(const Request& request, Answers& client) {
       // The usual case, without a copy of the key.
       if (const auto value = values_.get(request.key)) return client.value(request.id, *value);
       return wait_for_keys(request, client);
+    case Op::kBarrier:
+      return barrier(request, client);
     case Op::kWait:
     case Op::kMultiGet:
       return wait_for_keys(request, client);
@@ -158,6 +160,33 @@ void Tenant::queue_pop(const Request& request, Answers& client) {
                           .until = now + request.timeout});
 }
 
+// As Store::barrier, in one step.
+void Tenant::barrier(const Request& request, Answers& client) {
+  if (const Status status = check_barrier(request.key, request.amount); !status.ok()) {
+    return client.error(request.id, status);
+  }
+  const auto arrived = values_.add(request.key, 1);
+  if (!arrived.ok()) return client.error(request.id, arrived.status());
+  key_was_set(request.key);
+  const BarrierRound round(*arrived, request.amount);
+  const std::string done = round.key_of(request.key);
+  if (round.complete) {
+    if (const Status status = values_.set(done, {}); !status.ok()) return client.error(request.id, status);
+    client.done(request.id);
+    key_was_set(done);
+    if (round.number > 0) values_.delete_key(round.previous_key_of(request.key));
+    return;
+  }
+  const base::TimePoint now = clock_.now();
+  proceed({.client = &client,
+           .id = request.id,
+           .op = request.op,
+           .keys = {done},
+           .size = request.amount,
+           .since = now,
+           .until = now + request.timeout});
+}
+
 void Tenant::list_keys(const Request& request, Answers& client) {
   const std::vector<std::string> keys = values_.list_keys();
   std::vector<ByteView> items;
@@ -180,7 +209,7 @@ void Tenant::proceed(Waiter waiter) {
   for (std::size_t i = 0; i < waiter.keys.size(); ++i) {
     if (!values_.contains(waiter.keys[i])) return waiters_.add_for_key(std::move(waiter), i);
   }
-  if (waiter.op == Op::kWait) return waiter.client->done(waiter.id);
+  if (waiter.op == Op::kWait || waiter.op == Op::kBarrier) return waiter.client->done(waiter.id);
   answer_with_values(waiter);
 }
 
@@ -197,14 +226,23 @@ void Tenant::key_was_set(std::string_view key) {
   for (Waiter& waiter : waiters_.take_for_key(key)) proceed(std::move(waiter));
 }
 
+Status Tenant::timed_out(const Waiter& waiter, Duration waited) const {
+  const std::string_view name = waiter.keys.front();
+  if (waiter.op == Op::kQueuePop) return pop_timed_out(kUnnamed, name, waited);
+  if (waiter.op == Op::kBarrier) {
+    const std::string_view key = name.substr(0, name.rfind('/'));
+    // Not there if somebody has meddled with the barrier's key; then the missing one is named.
+    const auto value = values_.get(key);
+    const auto came = value ? base::parse_integer<std::int64_t>(text_of(*value)) : std::nullopt;
+    if (came) return barrier_timed_out(kUnnamed, key, *came, waiter.size);
+  }
+  return wait_timed_out(kUnnamed, op_name(waiter.op), values_.missing(waiter.keys), waited);
+}
+
 void Tenant::expire() {
   const base::TimePoint now = clock_.now();
   for (const Waiter& waiter : waiters_.take_expired(now)) {
-    const Duration waited = now - waiter.since;
-    waiter.client->error(
-        waiter.id, waiter.op == Op::kQueuePop
-                       ? pop_timed_out(kUnnamed, waiter.keys.front(), waited)
-                       : wait_timed_out(kUnnamed, op_name(waiter.op), values_.missing(waiter.keys), waited));
+    waiter.client->error(waiter.id, timed_out(waiter, now - waiter.since));
   }
 }
 

@@ -59,6 +59,7 @@ class Tenant {
   void queue_push(const Request& request, Answers& client);
   void queue_pop(const Request& request, Answers& client);
   void list_keys(const Request& request, Answers& client);
+  void barrier(const Request& request, Answers& client);
   // get, wait, multi_get.
   void wait_for_keys(const Request& request, Answers& client);
 
@@ -66,6 +67,7 @@ class Tenant {
   void proceed(Waiter waiter);
   void answer_with_values(const Waiter& waiter);
   void key_was_set(std::string_view key);
+  Status timed_out(const Waiter& waiter, Duration waited) const;
 
   const base::JobHash job_;
   const std::uint64_t epoch_;

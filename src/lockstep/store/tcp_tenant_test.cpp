@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <deque>
+#include <limits>
 
 #include "lockstep/base/text.h"
 #include "lockstep/testing/fake_clock.h"
@@ -12,6 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -96,6 +98,44 @@ TEST_F(TenantTest, EveryKindOfWriteWakes) {
     EXPECT_THAT(b_.heard(), ElementsAre("1: list 1"));
     tenant_.execute({.id = 9, .op = Op::kDeleteKey, .key = "k"}, a_);
   }
+}
+
+TEST_F(TenantTest, ABarrierLetsARoundPassAndLeavesTwoKeys) {
+  const auto come = [this](std::uint64_t id, Client& client) {
+    tenant_.execute({.id = id, .op = Op::kBarrier, .timeout = 5s, .key = "meet", .amount = 2}, client);
+  };
+  for (int round = 0; round < 3; ++round) {
+    come(1, a_);
+    EXPECT_THAT(a_.heard(), IsEmpty());
+    come(2, b_);
+    EXPECT_THAT(a_.heard(), ElementsAre("1: done"));
+    EXPECT_THAT(b_.heard(), ElementsAre("2: done"));
+  }
+  tenant_.execute({.id = 3, .op = Op::kListKeys}, a_);
+  EXPECT_THAT(a_.heard(), ElementsAre(AnyOf("3: list meet meet/2", "3: list meet/2 meet")));
+}
+
+TEST_F(TenantTest, ABarrierThatRunsOutSaysHowManyCame) {
+  for (std::uint64_t id : {1, 2}) {
+    tenant_.execute({.id = id, .op = Op::kBarrier, .timeout = 5s, .key = "a/meet", .amount = 3}, a_);
+  }
+  clock_.advance(5s);
+  tenant_.expire();
+  EXPECT_THAT(a_.heard(), ElementsAre(HasSubstr("\"a/meet\" timed out: 2 of 3"), HasSubstr("2 of 3")));
+}
+
+TEST_F(TenantTest, ABarrierThatMakesNoSenseIsRefused) {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  tenant_.execute({.id = 1, .op = Op::kBarrier, .key = "meet", .amount = 0}, a_);
+  tenant_.execute({.id = 2, .op = Op::kBarrier, .key = "", .amount = 1}, a_);
+  set("text", "x");
+  tenant_.execute({.id = 3, .op = Op::kBarrier, .key = "text", .amount = 1}, a_);
+  EXPECT_THAT(a_.heard(),
+              ElementsAre(HasSubstr("size of 0"), HasSubstr("empty"), HasSubstr("needs a number")));
+  // Far beyond what anyone means, and no overflow.
+  set("far", cat(kMost - 1));
+  tenant_.execute({.id = 4, .op = Op::kBarrier, .timeout = 5s, .key = "far", .amount = kMost - 1}, a_);
+  EXPECT_THAT(a_.heard(), IsEmpty());
 }
 
 TEST_F(TenantTest, AQueueServesWhoCameFirstAndOnlyOne) {

@@ -40,7 +40,8 @@ struct Waiter {
   Answers* client = nullptr;
   std::uint64_t id = 0;
   Op op = Op::kGet;
-  std::vector<std::string> keys;  // queue_pop: the queue
+  std::vector<std::string> keys;  // queue_pop: the queue; barrier: the key of the round
+  std::int64_t size = 0;          // barrier: how many make a round
   base::TimePoint since;
   base::TimePoint until;
 };

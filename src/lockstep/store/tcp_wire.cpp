@@ -83,6 +83,7 @@ Status read_body(ByteReader& reader, Request& out) {
       out.value = reader.sized(kMaxValueSize);
       return {};
     case Op::kAdd:
+    case Op::kBarrier:
       out.key = read_key(reader);
       out.amount = reader.integer<std::int64_t>();
       return {};
@@ -116,7 +117,7 @@ std::string_view op_name(Op op) {
   static constexpr std::array<std::string_view, static_cast<std::size_t>(kLastOp) + 1> kNames = {
       "?",          "set",        "get",       "compare_set", "add",       "check",
       "wait",       "delete_key", "num_keys",  "append",      "multi_get", "multi_set",
-      "queue_push", "queue_pop",  "queue_len", "list_keys",   "cancel"};
+      "queue_push", "queue_pop",  "queue_len", "list_keys",   "cancel",    "barrier"};
   const auto index = static_cast<std::size_t>(op);
   return index < kNames.size() ? kNames[index] : kNames[0];
 }
@@ -135,6 +136,7 @@ std::size_t request_size(const Request& request) {
     case Op::kCompareSet:
       return size + sized(request.key.size()) + sized(request.expected.size()) + sized(request.value.size());
     case Op::kAdd:
+    case Op::kBarrier:
       return size + sized(request.key.size()) + 8;
     case Op::kQueuePop:
       return size + sized(request.key.size()) + 1;
@@ -179,6 +181,7 @@ void write_request(const Request& request, Buffer& out) {
       writer.sized(request.value);
       break;
     case Op::kAdd:
+    case Op::kBarrier:
       writer.sized(request.key);
       writer.integer(request.amount);
       break;

@@ -39,8 +39,9 @@ enum class Op : std::uint8_t {
   kQueueLen = 14,
   kListKeys = 15,
   kCancel = 16,  // the caller of request `target` has given up; never answered
+  kBarrier = 17,
 };
-constexpr Op kLastOp = Op::kCancel;
+constexpr Op kLastOp = Op::kBarrier;
 // "set", "compare_set": the name of the Store method.
 std::string_view op_name(Op op);
 
@@ -52,12 +53,12 @@ struct Request {
   std::uint64_t id = 0;
   Op op = Op::kSet;
   Answer answer = Answer::kAlways;
-  Duration timeout{};  // get, wait, multi_get, queue_pop: how long the server may wait
+  Duration timeout{};  // get, wait, multi_get, queue_pop, barrier: how long the server may wait
   Store::OnEmpty on_empty = Store::OnEmpty::kWait;
   std::string_view key = {};
   ByteView value = {};  // compare_set: desired
   ByteView expected = {};
-  std::int64_t amount = 0;
+  std::int64_t amount = 0;  // barrier: how many make a round
   std::uint64_t target = 0;
   std::vector<std::string_view> keys = {};
   std::vector<ByteView> values = {};
@@ -78,7 +79,7 @@ struct Response {
   ByteView body;
 };
 void write_error(std::uint64_t id, const Status& status, Buffer& out);
-// No body, for set, wait, append, multi_set, queue_push.
+// No body, for set, wait, append, multi_set, queue_push, barrier.
 void write_done(std::uint64_t id, Buffer& out);
 void write_value(std::uint64_t id, ByteView value, Buffer& out);        // get, compare_set, queue_pop
 void write_number(std::uint64_t id, std::int64_t number, Buffer& out);  // add, num_keys, queue_len

@@ -44,6 +44,7 @@ std::vector<Request> every_request() {
       {.op = Op::kQueueLen, .key = "queue"},
       {.op = Op::kListKeys},
       {.op = Op::kCancel, .target = 41},
+      {.op = Op::kBarrier, .timeout = 5s, .key = "key", .amount = 4},
   };
   for (std::size_t i = 0; i < requests.size(); ++i) requests[i].id = i + 1;
   return requests;
@@ -81,7 +82,7 @@ TEST(TcpWire, ARequestThatIsCutShortOrTooLongIsRefused) {
 TEST(TcpWire, UnknownOperationsAndModesAreRefused) {
   Request parsed;
   Buffer message = bytes_of_request({.id = 1, .op = Op::kNumKeys});
-  for (const int op : {0, 17, 255}) {
+  for (const int op : {0, static_cast<int>(kLastOp) + 1, 255}) {
     message[8] = static_cast<std::byte>(op);
     EXPECT_THAT(parse_request(message, parsed), StatusIs(Code::kInvalid, HasSubstr("unknown operation")));
   }

@@ -35,7 +35,8 @@ Status RawClient::handshake() {
   proof_.assign(proof.begin(), proof.end());
   LOCKSTEP_TRY(send(proof));
   LOCKSTEP_ASSIGN(const Buffer verdict, recv(base::kVerdictSize));
-  LOCKSTEP_ASSIGN(const auto keys, state_.on_verdict(ByteView(verdict).first<base::kVerdictSize>()));
+  LOCKSTEP_TRY(state_.on_verdict(ByteView(verdict).first<base::kVerdictSize>()));
+  const base::SessionKeys keys = state_.keys();
   writer_ = transport::tcp::sealed_writer(keys.client_to_server);
   reader_ = transport::tcp::sealed_reader(keys.server_to_client);
   return {};

@@ -270,7 +270,7 @@ TEST_P(StoreWaitConformance, ABarrierLetsNobodyPassBeforeAllHaveCome) {
     Store& store = own ? *own : store_;
     for (int round = 1; round <= kRounds; ++round) {
       ++arrived;
-      ASSERT_OK(barrier(store, "barrier", WorldSize(kThreads)));
+      ASSERT_OK(store.barrier("barrier", WorldSize(kThreads)));
       EXPECT_GE(arrived.load(), round * kThreads);
     }
   });
@@ -279,13 +279,13 @@ TEST_P(StoreWaitConformance, ABarrierLetsNobodyPassBeforeAllHaveCome) {
 }
 
 TEST_P(StoreWaitConformance, ABarrierOfOneDoesNotWaitAndOfNoneIsRefused) {
-  for (int round = 0; round < 3; ++round) EXPECT_OK(barrier(store_, "barrier", WorldSize(1)));
-  EXPECT_THAT(barrier(store_, "barrier", WorldSize(0)), StatusIs(Code::kInvalid));
+  for (int round = 0; round < 3; ++round) EXPECT_OK(store_.barrier("barrier", WorldSize(1)));
+  EXPECT_THAT(store_.barrier("barrier", WorldSize(0)), StatusIs(Code::kInvalid));
 }
 
 TEST_P(StoreWaitConformance, ABarrierThatTimesOutSaysHowManyCame) {
   Status status;
-  EXPECT_THAT(time_of([&] { status = barrier(fake_store_, "meet", WorldSize(3)); }), Ge(5s));
+  EXPECT_THAT(time_of([&] { status = fake_store_.barrier("meet", WorldSize(3)); }), Ge(5s));
   EXPECT_THAT(status, StatusIs(Code::kTimeout, AllOf(HasSubstr("meet\""), HasSubstr("1 of 3"))));
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <asio/executor_work_guard.hpp>
-#include <csignal>
 #include <future>
 #include <system_error>
 #include <thread>

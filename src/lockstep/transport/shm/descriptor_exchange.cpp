@@ -148,7 +148,7 @@ class Exchange {
     LOCKSTEP_TRY(base::send_all(socket.get(), proof, deadline_, "sending a proof"));
     std::array<std::byte, base::kVerdictSize> verdict{};
     LOCKSTEP_TRY(base::recv_all(socket.get(), verdict, deadline_, "waiting for a verdict"));
-    LOCKSTEP_TRY(handshake.on_verdict(verdict).status());
+    LOCKSTEP_TRY(handshake.on_verdict(verdict));
     return swap_descriptors(socket.get(), what_.descriptor, deadline_);
   }
 

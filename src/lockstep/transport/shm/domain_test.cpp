@@ -52,7 +52,7 @@ TEST(Domain, EveryMemberSeesEveryHeap) {
       const std::string text = cat("from ", domain.index());
       std::memcpy(range->data, text.data(), text.size() + 1);
       ASSERT_OK(store.set(cat("offset/", domain.index()), bytes_of(cat(range->offset))));
-      ASSERT_OK(store::barrier(store, "written", WorldSize{size}));
+      ASSERT_OK(store.barrier("written", WorldSize{size}));
       for (int peer = 0; peer < size; ++peer) {
         auto offset = store.get(cat("offset/", peer));
         ASSERT_OK(offset.status());
@@ -62,7 +62,7 @@ TEST(Domain, EveryMemberSeesEveryHeap) {
         EXPECT_EQ(std::string(reinterpret_cast<const char*>(place)), cat("from ", peer));
         EXPECT_EQ(domain.rank_of(peer), Rank{peer * 3});
       }
-      ASSERT_OK(store::barrier(store, "read", WorldSize{size}));
+      ASSERT_OK(store.barrier("read", WorldSize{size}));
     });
   }
 }

@@ -184,7 +184,8 @@ Status Connector::take_hello_on_loop() {
 }
 
 Status Connector::take_verdict_on_loop() {
-  LOCKSTEP_ASSIGN(const auto keys, handshake_.on_verdict(ByteView(in_).first<base::kVerdictSize>()));
+  LOCKSTEP_TRY(handshake_.on_verdict(ByteView(in_).first<base::kVerdictSize>()));
+  const base::SessionKeys keys = handshake_.keys();
   stage_ = Stage::kMeeting;
   // The timer's time goes on to the meeting.
   const base::TimePoint at = timer_.at();
