@@ -193,7 +193,7 @@ TEST(World, ATimeoutNamesWhoIsMissingOnEveryRank) {
     ASSERT_TRUE(world);
     store::Store& store = *world->rendezvous().store;
     if (rank.rank.value == 1) {
-      ASSERT_OK(store::barrier(store, "all have seen it", WorldSize{3}));
+      ASSERT_OK(store.barrier("all have seen it", WorldSize{3}));
       return;
     }
     const Status barred = world->group().monitored_barrier({.deadline = Clock::steady().in(100ms)});
@@ -202,7 +202,7 @@ TEST(World, ATimeoutNamesWhoIsMissingOnEveryRank) {
     const Status late = barrier(world->group(), {.deadline = Clock::steady().in(100ms)});
     EXPECT_THAT(late, StatusIs(Code::kTimeout, HasSubstr("waited for rank 1")));
     EXPECT_THAT(late.cause().missing, ElementsAre(Rank{1}));
-    ASSERT_OK(store::barrier(store, "all have seen it", WorldSize{3}));
+    ASSERT_OK(store.barrier("all have seen it", WorldSize{3}));
   }));
 }
 

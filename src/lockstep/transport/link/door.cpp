@@ -346,7 +346,8 @@ Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
   LOCKSTEP_TRY(base::send_all(socket.get(), proof, limit, kHandshake));
   std::array<std::byte, base::kVerdictSize> verdict;
   LOCKSTEP_TRY(base::recv_all(socket.get(), verdict, limit, kHandshake));
-  LOCKSTEP_ASSIGN(const base::SessionKeys keys, handshake.on_verdict(verdict));
+  LOCKSTEP_TRY(handshake.on_verdict(verdict));
+  const base::SessionKeys keys = handshake.keys();
   return Arrival{.socket = std::move(socket), .keys = keys};
 }
 
