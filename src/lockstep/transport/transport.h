@@ -21,6 +21,8 @@
 
 namespace lockstep::transport {
 
+class Loop;
+
 // Who this process is. Both ends of a connection must agree on job, epoch, secret and world size.
 struct Identity {
   std::string job_id = {};
@@ -48,6 +50,8 @@ class Transport {
   // Port 0 picks one. kPortTaken names the port.
   virtual Result<std::unique_ptr<Listener>> listen(const base::Endpoint& bind) = 0;
   virtual const Clock& clock() const = 0;
+  // The one that callbacks run on, for what is built on connections and shares their thread.
+  virtual Loop& loop() = 0;
 };
 
 }  // namespace lockstep::transport

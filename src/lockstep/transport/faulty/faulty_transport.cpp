@@ -115,4 +115,6 @@ Result<std::unique_ptr<Listener>> FaultyTransport::listen(const base::Endpoint& 
 
 const Clock& FaultyTransport::clock() const { return impl_->inner().clock(); }
 
+Loop& FaultyTransport::loop() { return impl_->loop(); }
+
 }  // namespace lockstep::transport::faulty

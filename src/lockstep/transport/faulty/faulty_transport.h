@@ -36,6 +36,7 @@ class FaultyTransport final : public Transport {
   void connect(const Target& target, const Deadline& deadline, Connected done) override;
   Result<std::unique_ptr<Listener>> listen(const base::Endpoint& bind) override;
   const Clock& clock() const override;
+  Loop& loop() override;
 
  private:
   class Impl;

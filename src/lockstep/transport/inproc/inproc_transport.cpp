@@ -259,4 +259,6 @@ Result<std::unique_ptr<Listener>> InprocTransport::listen(const base::Endpoint& 
 
 const Clock& InprocTransport::clock() const { return impl_->clock(); }
 
+Loop& InprocTransport::loop() { return *impl_->loop_; }
+
 }  // namespace lockstep::transport::inproc

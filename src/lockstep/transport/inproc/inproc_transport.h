@@ -35,6 +35,7 @@ class InprocTransport final : public Transport {
   void connect(const Target& target, const Deadline& deadline, Connected done) override;
   Result<std::unique_ptr<Listener>> listen(const base::Endpoint& bind) override;
   const Clock& clock() const override;
+  Loop& loop() override;
 
   // The host of every endpoint here.
   static constexpr const char* kHost = "inproc";

@@ -123,4 +123,6 @@ Result<std::unique_ptr<Listener>> TcpTransport::listen(const base::Endpoint& bin
 
 const Clock& TcpTransport::clock() const { return impl_->loop().clock(); }
 
+Loop& TcpTransport::loop() { return impl_->loop(); }
+
 }  // namespace lockstep::transport::tcp

@@ -38,6 +38,7 @@ class TcpTransport final : public Transport {
   // Binds exactly this address. kNoSecret if it would be open to everyone who reaches it.
   Result<std::unique_ptr<Listener>> listen(const base::Endpoint& bind) override;
   const Clock& clock() const override;
+  Loop& loop() override;
 
  private:
   class Impl;

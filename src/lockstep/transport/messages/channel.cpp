@@ -1,0 +1,98 @@
+#include "lockstep/transport/messages/channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::transport::messages {
+
+Channel::Channel(std::shared_ptr<Surroundings> surroundings, Rank peer)
+    : surroundings_(std::move(surroundings)),
+      peer_(peer),
+      link_(*this, peer),
+      outbox_(*this),
+      inbox_(*this),
+      stall_(surroundings_->loop) {}
+
+void Channel::send_on_loop(OperationPtr send) {
+  if (failure_) return complete_on_loop(*send, send->blame(*failure_));
+  outbox_.send_on_loop(std::move(send));
+  link_.connect_on_loop();
+}
+
+void Channel::deliver_on_loop(OperationPtr receive, Arrival arrival) {
+  inbox_.deliver_on_loop(std::move(receive), std::move(arrival));
+}
+
+void Channel::drop_on_loop(const Arrival& arrival) { inbox_.drop_on_loop(arrival); }
+
+void Channel::accepted_on_loop(std::unique_ptr<Connection> connection) {
+  if (failure_) return surroundings_->retire_on_loop(std::move(connection));
+  link_.accepted_on_loop(std::move(connection));
+}
+
+void Channel::open_on_loop(std::unique_ptr<Connection> connection) {
+  connection_ = std::move(connection);
+  outbox_.open_on_loop(*connection_);
+  inbox_.open_on_loop(*connection_);
+}
+
+void Channel::withdraw_on_loop(const Why& why) {
+  outbox_.withdraw_on_loop(why);
+  inbox_.withdraw_on_loop(why);
+}
+
+void Channel::lose_on_loop(const Status& why) {
+  Cause cause = why.cause();
+  cause.rank = surroundings_->options.rank;
+  cause.peer = peer_;
+  end_on_loop(why.with_prefix(cat("rank ", peer_, " is lost: ")).with_cause(std::move(cause)));
+}
+
+void Channel::end_on_loop(const Status& why) {
+  if (failure_) return;
+  failure_ = why;
+  stall_.disarm_on_loop();
+  link_.end_on_loop();
+  outbox_.close_on_loop();
+  surroundings_->retire_on_loop(std::move(connection_));
+  const Why lost = [&](const Operation& operation) { return operation.blame(*failure_, peer_); };
+  withdraw_on_loop(lost);
+  surroundings_->mailbox.remove_asks_from(peer_);
+  const auto receives = surroundings_->mailbox.withdraw([&](const Operation& receive) {
+    return receive.peer == peer_ ? std::optional(receive.blame(*failure_)) : std::nullopt;
+  });
+  for (const auto& [receive, status] : receives) complete_on_loop(*receive, status);
+}
+
+void Channel::complete_on_loop(Operation& operation, const Status& status) {
+  const bool receives = operation.direction == Direction::kRecv;
+  messages::complete_on_loop(surroundings_->loop, operation, status,
+                             receives ? std::optional(peer_) : std::nullopt);
+}
+
+void Channel::take_back_on_loop(Operation& operation, const Status& status) {
+  if (operation.withdrawn) return;
+  operation.withdrawn = status;
+  operation.withdrawn_at = surroundings_->loop.clock().now();
+  if (!stall_.armed() && !failure_) watch_on_loop(operation.withdrawn_at);
+}
+
+void Channel::watch_on_loop(base::TimePoint since) {
+  stall_.arm_on_loop(since + surroundings_->options.stall_timeout, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->look_for_stall_on_loop();
+  });
+}
+
+void Channel::look_for_stall_on_loop() {
+  const Duration limit = surroundings_->options.stall_timeout;
+  const auto since = std::min(outbox_.held_since(), inbox_.held_since());
+  if (failure_ || since == base::TimePoint::max()) return;
+  if (since + limit > surroundings_->loop.clock().now()) return watch_on_loop(since);
+  lose_on_loop(Status::timeout(
+      cat("for ", limit, " it has not moved the rest of a message that was withdrawn in the middle."),
+      {.failure = Failure::kPeerStalled}));
+}
+
+}  // namespace lockstep::transport::messages

@@ -1,0 +1,57 @@
+// A Channel is the way to one other rank: its connection, and the messages that come and go on it.
+//
+// The Link makes the connection, the Outbox writes to it, the Inbox reads from it. The first failure of any
+// of them is the channel's, and final.
+// Thread safety: none; lives on the loop.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "lockstep/transport/messages/inbox.h"
+#include "lockstep/transport/messages/link.h"
+#include "lockstep/transport/messages/outbox.h"
+#include "lockstep/transport/messages/route.h"
+
+namespace lockstep::transport::messages {
+
+class Channel final : public Route, public std::enable_shared_from_this<Channel> {
+ public:
+  // The surroundings are shared with the messenger and its other routes.
+  Channel(std::shared_ptr<Surroundings> surroundings, Rank peer);
+
+  void send_on_loop(OperationPtr send) override;
+  void deliver_on_loop(OperationPtr receive, Arrival arrival) override;
+  void drop_on_loop(const Arrival& arrival) override;
+  void withdraw_on_loop(const Why& why) override;
+  void end_on_loop(const Status& why) override;
+  const std::optional<Status>& failure() const override { return failure_; }
+  void accepted_on_loop(std::unique_ptr<Connection> connection);
+
+  // For its parts.
+  Surroundings& surroundings() { return *surroundings_; }
+  Rank peer() const { return peer_; }
+  Outbox& outbox() { return outbox_; }
+  Inbox& inbox() { return inbox_; }
+  void open_on_loop(std::unique_ptr<Connection> connection);
+  // Ends everything, because of what a part has met.
+  void lose_on_loop(const Status& why);
+  void complete_on_loop(Operation& operation, const Status& status);
+  // Takes back an operation whose bytes the connection holds: the peer gets a while to move them.
+  void take_back_on_loop(Operation& operation, const Status& status);
+
+ private:
+  void watch_on_loop(base::TimePoint since);
+  void look_for_stall_on_loop();
+
+  const std::shared_ptr<Surroundings> surroundings_;
+  const Rank peer_;
+  Link link_;
+  Outbox outbox_;
+  Inbox inbox_;
+  Timer stall_;
+  std::unique_ptr<Connection> connection_;
+  std::optional<Status> failure_;
+};
+
+}  // namespace lockstep::transport::messages

@@ -1,0 +1,109 @@
+#include "lockstep/transport/messages/link.h"
+
+#include <utility>
+
+#include "lockstep/base/text.h"
+#include "lockstep/transport/messages/channel.h"
+#include "lockstep/transport/messages/frame.h"
+
+namespace lockstep::transport::messages {
+
+void Link::connect_on_loop() {
+  if (state_ != State::kIdle) return;
+  state_ = State::kConnecting;
+  Surroundings& around = channel_.surroundings();
+  const auto place = static_cast<std::size_t>(peer_.value);
+  around.transport.connect({.endpoint = around.options.endpoints[place], .rank = peer_},
+                           around.loop.clock().in(around.options.connect_timeout),
+                           [this, weak = channel_.weak_from_this()](auto connection) {
+                             if (const auto channel = weak.lock()) connected_on_loop(std::move(connection));
+                           });
+}
+
+void Link::connected_on_loop(Result<std::unique_ptr<Connection>> connection) {
+  Surroundings& around = channel_.surroundings();
+  if (state_ != State::kConnecting) {
+    if (connection.ok()) around.retire_on_loop(std::move(connection).value());
+    return;
+  }
+  if (!connection.ok() && parked_) {
+    channel_.outbox().say_on_loop({.kind = FrameKind::kHello});
+    return settle_on_loop(std::move(parked_));
+  }
+  if (!connection.ok()) return channel_.lose_on_loop(connection.status());
+  if (peer_ < around.options.rank) return await_hello_on_loop(std::move(connection).value());
+  if (parked_) yield_on_loop(std::move(parked_));
+  settle_on_loop(std::move(connection).value());
+}
+
+void Link::accepted_on_loop(std::unique_ptr<Connection> connection) {
+  Surroundings& around = channel_.surroundings();
+  if (peer_ < around.options.rank) {
+    if (state_ == State::kSettled) return around.retire_on_loop(std::move(connection));
+    return settle_on_loop(std::move(connection));
+  }
+  switch (state_) {
+    case State::kIdle:
+      channel_.outbox().say_on_loop({.kind = FrameKind::kHello});
+      return settle_on_loop(std::move(connection));
+    case State::kConnecting:
+      around.retire_on_loop(std::move(parked_));
+      parked_ = std::move(connection);
+      return;
+    case State::kAwaitsHello:
+    case State::kAwaitsPeer:
+    case State::kSettled:
+      return yield_on_loop(std::move(connection));
+  }
+}
+
+void Link::await_hello_on_loop(std::unique_ptr<Connection> connection) {
+  state_ = State::kAwaitsHello;
+  own_ = std::move(connection);
+  answer_.resize(kFrameSize);
+  own_->recv(answer_, channel_.surroundings().never(),
+             [this, channel = channel_.shared_from_this(), asked = own_.get()](const Status& status) {
+               answered_on_loop(asked, status);
+             });
+}
+
+void Link::answered_on_loop(const Connection* asked, const Status& status) {
+  if (state_ != State::kAwaitsHello || own_.get() != asked) return;
+  if (!status.ok()) return channel_.lose_on_loop(status);
+  const auto frame = parse_frame(answer_);
+  if (!frame.ok()) return channel_.lose_on_loop(frame.status());
+  if (frame->kind == FrameKind::kHello) return settle_on_loop(std::move(own_));
+  if (frame->kind == FrameKind::kYield) {
+    state_ = State::kAwaitsPeer;
+    return channel_.surroundings().retire_on_loop(std::move(own_));
+  }
+  channel_.lose_on_loop(
+      Status::disconnected("the first frame of the message stream is neither hello nor yield",
+                           {.failure = Failure::kCorruptFrame}));
+}
+
+void Link::settle_on_loop(std::unique_ptr<Connection> connection) {
+  state_ = State::kSettled;
+  channel_.surroundings().retire_on_loop(std::move(own_));
+  channel_.open_on_loop(std::move(connection));
+}
+
+void Link::yield_on_loop(std::unique_ptr<Connection> connection) {
+  Surroundings& around = channel_.surroundings();
+  const auto bytes = std::make_shared<Buffer>();  // shared with the callback, which ends the sending
+  append_frame(*bytes, {.kind = FrameKind::kYield});
+  Connection& yielded = *connection;
+  around.retired.push_back(std::move(connection));
+  yielded.send(*bytes, around.never(),
+               [bytes, channel = channel_.shared_from_this(), yielded = &yielded](const Status&) {
+                 channel->surroundings().close_retired_on_loop(yielded);
+               });
+}
+
+void Link::end_on_loop() {
+  state_ = State::kSettled;
+  channel_.surroundings().retire_on_loop(std::move(own_));
+  channel_.surroundings().retire_on_loop(std::move(parked_));
+}
+
+}  // namespace lockstep::transport::messages

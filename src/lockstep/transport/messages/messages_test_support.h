@@ -1,0 +1,152 @@
+// Worlds of messengers in one process, over any transport, for the tests of this folder.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/check.h"
+#include "lockstep/testing/connection_calls.h"
+#include "lockstep/transport/faulty/faulty_transport.h"
+#include "lockstep/transport/inproc/inproc_transport.h"
+#include "lockstep/transport/messages/messenger.h"
+#include "lockstep/transport/tcp/tcp_transport.h"
+
+namespace lockstep::testing {
+
+using transport::Identity;
+using transport::Transport;
+using transport::faulty::Faults;
+using transport::inproc::InprocNetwork;
+using transport::messages::Messenger;
+
+// What the transports of a world are.
+struct Medium {
+  std::string name = {};
+  enum class Kind : bool { kInproc, kTcp } kind = Kind::kInproc;
+  std::optional<Faults> faults = {};
+
+  static Medium inproc() { return {.name = "Inproc"}; }
+  static Medium tcp() { return {.name = "Tcp", .kind = Kind::kTcp}; }
+  static Medium faulty(std::string name, const Faults& faults) {
+    return {.name = std::move(name), .faults = faults};
+  }
+
+  base::Endpoint bind() const { return {.host = kind == Kind::kTcp ? "127.0.0.1" : "inproc", .port = 0}; }
+  std::unique_ptr<Transport> make(InprocNetwork& network, const Identity& identity,
+                                  const Clock& clock) const {
+    std::unique_ptr<Transport> made;
+    if (kind == Kind::kTcp) {
+      made = transport::tcp::TcpTransport::create({.identity = identity}, clock).value();
+    } else {
+      made = transport::inproc::InprocTransport::create(network, identity, clock).value();
+    }
+    if (!faults) return made;
+    return transport::faulty::FaultyTransport::create(std::move(made), *faults).value();
+  }
+};
+inline std::string medium_name(const ::testing::TestParamInfo<Medium>& info) { return info.param.name; }
+
+struct WorldSettings {
+  Medium medium = Medium::inproc();
+  std::optional<int> only_faulty = {};  // the one rank that has the medium's faults; none: all have
+  std::optional<int> raw = {};          // a rank with a listener but no messenger: the test plays it
+  const Clock* clock = &Clock::steady();
+  Bytes eager_budget = Bytes::mib(1);
+};
+
+// The ranks of a world, each with a transport and a messenger of its own.
+class Ranks {
+ public:
+  explicit Ranks(int size, const WorldSettings& settings = {}) : clock_(*settings.clock) {
+    std::vector<base::Endpoint> endpoints;
+    for (int rank = 0; rank < size; ++rank) {
+      Medium medium = settings.medium;
+      if (settings.only_faulty && *settings.only_faulty != rank) medium.faults = {};
+      transports_.push_back(medium.make(network_, identity_of(rank, WorldSize(size)), clock_));
+      listeners_.push_back(transports_.back()->listen(medium.bind()).value());
+      endpoints.push_back(listeners_.back()->endpoint());
+    }
+    for (int rank = 0; rank < size; ++rank) {
+      if (settings.raw == rank) {
+        messengers_.push_back(nullptr);
+        continue;
+      }
+      messengers_.push_back(std::make_unique<Messenger>(
+          *transports_[static_cast<std::size_t>(rank)], std::move(listeners_[static_cast<std::size_t>(rank)]),
+          transport::messages::MessengerOptions{
+              .rank = Rank(rank), .endpoints = endpoints, .eager_budget = settings.eager_budget}));
+    }
+    endpoints_ = std::move(endpoints);
+  }
+
+  Messenger& operator[](int rank) { return *messengers_[static_cast<std::size_t>(rank)]; }
+  Transport& transport(int rank) { return *transports_[static_cast<std::size_t>(rank)]; }
+  transport::Listener& listener(int rank) { return *listeners_[static_cast<std::size_t>(rank)]; }
+  const base::Endpoint& endpoint(int rank) { return endpoints_[static_cast<std::size_t>(rank)]; }
+  void leave(int rank) { messengers_[static_cast<std::size_t>(rank)].reset(); }
+  int size() const { return static_cast<int>(messengers_.size()); }
+  Deadline soon() const { return clock_.in(std::chrono::minutes(5)); }
+  Deadline in(Duration duration) const { return clock_.in(duration); }
+
+ private:
+  const Clock& clock_;
+  InprocNetwork network_;
+  std::vector<base::Endpoint> endpoints_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<std::unique_ptr<transport::Listener>> listeners_;
+  std::vector<std::unique_ptr<Messenger>> messengers_;
+};
+
+struct Outcome {
+  Status status;
+  std::optional<Rank> source = {};
+};
+using OutcomeFuture = std::future<Outcome>;
+
+inline Outcome await(OutcomeFuture future) {
+  LOCKSTEP_CHECK(future.wait_for(std::chrono::minutes(6)) == std::future_status::ready,
+                 "a callback has not run for six minutes");
+  return future.get();
+}
+
+// What a message is matched by, as its receiver says it; none: from any rank.
+struct Label {
+  std::uint64_t group = 1;
+  std::uint64_t tag = 0;
+};
+
+inline StatusFuture send(Messenger& messenger, int to, ByteView bytes, const Deadline& deadline,
+                         const Label& label = {}) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  auto future = promise->get_future();
+  messenger.send(label.group, Rank(to), label.tag, bytes, deadline,
+                 [promise](const Status& status) { promise->set_value(status); });
+  return future;
+}
+
+inline OutcomeFuture recv(Messenger& messenger, std::optional<int> from, ByteSpan bytes,
+                          const Deadline& deadline, const Label& label = {}) {
+  auto promise = std::make_shared<std::promise<Outcome>>();
+  auto future = promise->get_future();
+  messenger.recv(label.group, from ? std::optional(Rank(*from)) : std::nullopt, label.tag, bytes, deadline,
+                 [promise](const Status& status, std::optional<Rank> source) {
+                   promise->set_value({.status = status, .source = source});
+                 });
+  return future;
+}
+
+inline bool is_done(const StatusFuture& future) {
+  return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+inline bool is_done(const OutcomeFuture& future) {
+  return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+}  // namespace lockstep::testing

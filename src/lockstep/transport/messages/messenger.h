@@ -1,0 +1,80 @@
+// A Messenger carries messages between this process and all ranks of its job, matched by group, sender and
+// tag. There is one per process; it runs on its transport's loop and has no thread of its own.
+//
+//   Messenger messenger(transport, std::move(listener), {.rank = Rank(0), .endpoints = endpoints});
+//   messenger.recv(group, Rank(1), tag, bytes, deadline, [](const Status& status, auto source) { ... });
+//
+// Thread safety, callbacks, ownership of bytes, destruction and forked children are as for a Connection:
+// calls come from any thread and never wait, every callback runs exactly once, on the loop, with no lock
+// held. Order: messages of one group, sender, receiver and tag match receives in the order of sending. Any
+// mixture of sends and receives makes progress: one that waits holds up no other. Sizes must agree. A message
+// that finds a receive of another size is kInvalid on both sides, with both sizes, and nothing else suffers.
+// Deadlines are on the transport's clock. An operation whose deadline passes is withdrawn, with kTimeout, and
+// the messenger lives on. If the connection holds its bytes just then, this waits for them, at most
+// `stall_timeout`; after that the peer counts as lost.
+// Errors: a peer that is lost (its connection failed, or it closed) fails its pending and later operations
+// with a Status that names it. Messages that came whole before can still be received. Receives from any rank
+// stay: others may serve them.
+// Does not: retry, reconnect, or watch a peer with whom it has no connection yet.
+// Grammar: docs/wire/messages.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/net.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/types.h"
+#include "lockstep/transport/connection.h"
+#include "lockstep/transport/transport.h"
+
+namespace lockstep::transport::messages {
+
+// With the rank that the message came from, where that is known.
+using Received = std::function<void(const Status&, std::optional<Rank>)>;
+
+// A message of at most this size is sent at once; a larger one asks first.
+constexpr std::size_t kEagerLimit = 64U << 10;
+
+struct MessengerOptions {
+  // Behaviour.
+  Rank rank{0};                                // in the job
+  std::vector<base::Endpoint> endpoints = {};  // of every rank's listener, by rank
+  Duration connect_timeout = std::chrono::seconds(30);
+  Duration stall_timeout = std::chrono::seconds(1);
+  // Performance; the same on all ranks.
+  Bytes eager_budget = Bytes::mib(1);  // what a peer may send before anyone receives it
+};
+
+class Messenger {
+ public:
+  // The transport outlives it. Ranks are those of the job. There is no listener in a world of one.
+  Messenger(Transport& transport, std::unique_ptr<Listener> listener, MessengerOptions options);
+  ~Messenger();
+  Messenger(const Messenger&) = delete;
+  Messenger& operator=(const Messenger&) = delete;
+
+  // Done when the last byte is on its way. Up to kEagerLimit that is at once, as long as the messages to this
+  // peer that nobody has received fit the budget; otherwise when the receive has been posted. Of a message
+  // that was already on its way and then did not fit, the sender hears at its next send to that rank in that
+  // group, which is not sent.
+  void send(std::uint64_t group, Rank to, std::uint64_t tag, ByteView bytes, const Deadline& deadline,
+            Done done);
+  // Without `from`, the first message with that tag to arrive from anyone in the group.
+  void recv(std::uint64_t group, std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
+            const Deadline& deadline, Received done);
+  // The group has ended: its pending and later operations get `why`, what has arrived for it is forgotten,
+  // and what still arrives is dropped. Groups are never reused. The first call counts.
+  void fail_group(std::uint64_t group, const Status& why);
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;  // shared with what is posted to the loop
+};
+
+}  // namespace lockstep::transport::messages

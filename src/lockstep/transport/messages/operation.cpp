@@ -1,0 +1,46 @@
+#include "lockstep/transport/messages/operation.h"
+
+#include <utility>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::transport::messages {
+
+std::string Operation::text() const {
+  const std::string other = peer ? cat("rank ", *peer) : "any rank";
+  return cat(direction == Direction::kSend ? "send of " : "recv of ", Bytes(bytes.size()),
+             direction == Direction::kSend ? " to " : " from ", other, " (group ", group, ", tag ", tag, ")");
+}
+
+Status Operation::blame(const Status& status) const { return blame(status, peer); }
+
+Status Operation::blame(const Status& status, std::optional<Rank> other) const {
+  Cause cause = status.cause();
+  cause.rank = self;
+  cause.peer = other;
+  cause.op = direction == Direction::kSend ? "send" : "recv";
+  return status.with_prefix(cat("rank ", self, ": ", text(), ": ")).with_cause(std::move(cause));
+}
+
+Status Operation::timed_out(base::TimePoint now) const {
+  const std::string other = peer ? cat("rank ", *peer) : "any rank";
+  return blame(Status::timeout(cat("waited ", now - started, " until its deadline; ",
+                                   direction == Direction::kSend
+                                       ? cat(other, " has not posted a receive for it.")
+                                       : cat("no such message has come from ", other, '.'))));
+}
+
+void complete_on_loop(Loop& loop, Operation& operation, const Status& status, std::optional<Rank> source) {
+  loop.post([done = std::move(operation.done), status, source] { done(status, source); });
+}
+
+Status unequal(const Operation& operation, Rank other, std::uint64_t size) {
+  const bool sends = operation.direction == Direction::kSend;
+  return operation.blame(
+      Status::invalid(cat("rank ", other, sends ? " has posted a receive of " : " has sent ", size,
+                          " bytes, not of ", operation.bytes.size(),
+                          "; both sides must give the same size.")),
+      other);
+}
+
+}  // namespace lockstep::transport::messages

@@ -1,0 +1,60 @@
+// A send or a receive, from its call until its callback has been posted; and what its errors say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/status.h"
+#include "lockstep/transport/loop.h"
+#include "lockstep/transport/messages/messenger.h"
+
+namespace lockstep::transport::messages {
+
+enum class Direction : bool { kSend, kRecv };
+
+// Thread safety: none; lives on the loop.
+struct Operation {
+  Direction direction = Direction::kSend;
+  Rank self{0};
+  std::uint64_t group = 0;
+  std::optional<Rank> peer = {};  // none: from any rank
+  std::uint64_t tag = 0;
+  ByteSpan bytes = {};  // a send's are only read
+  base::TimePoint started{};
+  base::TimePoint deadline{};
+  Received done = {};
+
+  std::uint64_t id = 0;   // of a message that was announced to its receiver
+  std::size_t moved = 0;  // of a message that comes or goes in pieces
+  // Set while a connection holds its bytes: what it will end with unless the message gets through.
+  std::optional<Status> withdrawn = {};
+  base::TimePoint withdrawn_at{};
+
+  // "send of 4.0 KiB to rank 1 (group 3, tag 7)"
+  std::string text() const;
+  // "rank 0: send of ... (group 3, tag 7): " before what the status says; code and failure are kept.
+  Status blame(const Status& status) const;
+  // The same with `other` as the one it is about: of a receive from any rank, whom the message came from.
+  Status blame(const Status& status, std::optional<Rank> other) const;
+  Status timed_out(base::TimePoint now) const;
+};
+// Shared with the callback of the connection that holds its bytes.
+using OperationPtr = std::shared_ptr<Operation>;
+
+// Posts the callback. `source` is where the message came from, of a receive that has met one.
+void complete_on_loop(Loop& loop, Operation& operation, const Status& status,
+                      std::optional<Rank> source = {});
+
+// Why an operation is withdrawn; none: it is not.
+using Why = std::function<std::optional<Status>(const Operation&)>;
+
+// Of an operation whose other side has another size.
+Status unequal(const Operation& operation, Rank other, std::uint64_t size);
+
+}  // namespace lockstep::transport::messages
