@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,7 @@ struct Medium {
     return transport::faulty::FaultyTransport::create(std::move(made), *faults).value();
   }
 };
+inline void PrintTo(const Medium& medium, std::ostream* out) { *out << medium.name; }
 inline std::string medium_name(const ::testing::TestParamInfo<Medium>& info) { return info.param.name; }
 
 struct WorldSettings {

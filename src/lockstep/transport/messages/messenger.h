@@ -12,6 +12,7 @@
 // Deadlines are on the transport's clock. An operation whose deadline passes is withdrawn, with kTimeout, and
 // the messenger lives on. If the connection holds its bytes just then, this waits for them, at most
 // `stall_timeout`; after that the peer counts as lost.
+// A receive whose message is withdrawn by the sender after the two have met fails with kTimeout too.
 // Errors: a peer that is lost (its connection failed, or it closed) fails its pending and later operations
 // with a Status that names it. Messages that came whole before can still be received. Receives from any rank
 // stay: others may serve them.

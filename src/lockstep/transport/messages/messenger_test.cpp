@@ -17,12 +17,11 @@ class MessengerTest : public ::testing::TestWithParam<Medium> {
   WorldSettings settings() const { return {.medium = GetParam()}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Over, MessengerTest,
-    ::testing::Values(Medium::inproc(), Medium::tcp(),
-                      Medium::faulty("ByteByByte", {.pieces = transport::faulty::Pieces::kOneByte}),
-                      Medium::faulty("Delays", {.max_delay = std::chrono::milliseconds(1)})),
-    medium_name);
+INSTANTIATE_TEST_SUITE_P(Over, MessengerTest,
+                         ::testing::Values(Medium::inproc(), Medium::tcp(),
+                                           Medium::faulty("Delays",
+                                                          {.max_delay = std::chrono::milliseconds(1)})),
+                         medium_name);
 
 TEST_P(MessengerTest, CarriesMessagesOfEverySizeWhoeverComesFirst) {
   Ranks ranks(2, settings());

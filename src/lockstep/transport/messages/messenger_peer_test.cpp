@@ -1,0 +1,352 @@
+// A messenger and a peer that the test plays frame by frame: who connects, what is answered, what is refused.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "lockstep/testing/fake_clock.h"
+#include "lockstep/testing/status_matchers.h"
+#include "lockstep/transport/messages/frame.h"
+#include "lockstep/transport/messages/messages_test_support.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using transport::Connection;
+using transport::messages::Frame;
+using transport::messages::FrameKind;
+using transport::messages::kEagerLimit;
+using transport::messages::kFrameSize;
+using transport::messages::Refusal;
+
+constexpr std::size_t kLarge = kEagerLimit + 1;
+
+// The far end of a connection to a messenger.
+class FarEnd {
+ public:
+  FarEnd(std::unique_ptr<Connection> connection, const Deadline& deadline)
+      : connection_(std::move(connection)), deadline_(deadline) {}
+
+  void say(const Frame& frame, ByteView payload = {}) {
+    Buffer bytes;
+    transport::messages::append_frame(bytes, frame);
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    EXPECT_OK(await(send(*connection_, bytes, deadline_)));
+  }
+  Buffer hear_bytes(std::size_t size) {
+    Buffer bytes(size);
+    EXPECT_OK(await(recv(*connection_, bytes, deadline_)));
+    return bytes;
+  }
+  Frame hear() { return transport::messages::parse_frame(hear_bytes(kFrameSize)).value(); }
+  Connection& connection() { return *connection_; }
+
+ private:
+  std::unique_ptr<Connection> connection_;
+  Deadline deadline_;
+};
+
+// The messenger is the lower rank, 0; the test plays rank 1.
+class HigherPeer : public ::testing::Test {
+ protected:
+  // Connects to the messenger, which answers.
+  FarEnd connect() {
+    FarEnd end(await(testing::connect(ranks_.transport(1), {.endpoint = ranks_.endpoint(0), .rank = Rank(0)},
+                                      ranks_.soon()))
+                   .value(),
+               ranks_.soon());
+    return end;
+  }
+  FarEnd accept() {
+    return {await(testing::accept(ranks_.listener(1), ranks_.soon())).value(), ranks_.soon()};
+  }
+
+  FakeClock clock_;
+  Ranks ranks_{2, {.raw = 1, .clock = &clock_}};
+  Messenger& messenger_ = ranks_[0];
+};
+
+TEST_F(HigherPeer, ItsConnectionIsUsedIfThereIsNoOther) {
+  FarEnd end = connect();
+  EXPECT_EQ(end.hear(), Frame{.kind = FrameKind::kHello});
+  const Buffer small = pattern(10, 1);
+  EXPECT_OK(await(send(messenger_, 1, small, ranks_.soon(), {.group = 3, .tag = 4})));
+  EXPECT_EQ(end.hear(), (Frame{.kind = FrameKind::kEager, .group = 3, .tag = 4, .id = 1, .size = 10}));
+  EXPECT_EQ(end.hear_bytes(10), small);
+}
+
+TEST_F(HigherPeer, ItsConnectionYieldsToTheLowerRanks) {
+  const Buffer small = pattern(10, 1);
+  EXPECT_OK(await(send(messenger_, 1, small, ranks_.soon())));
+  FarEnd second = connect();
+  EXPECT_EQ(second.hear(), Frame{.kind = FrameKind::kYield});
+  Buffer more(1);
+  EXPECT_THAT(await(recv(second.connection(), more, ranks_.soon())), StatusIs(Code::kDisconnected));
+  FarEnd first = accept();
+  EXPECT_EQ(first.hear().kind, FrameKind::kEager);
+  EXPECT_EQ(first.hear_bytes(10), small);
+}
+
+TEST_F(HigherPeer, ALargeMessageAsksAndComesInPiecesWhenItMayGo) {
+  const Buffer large = pattern(300'000, 1);
+  StatusFuture sending = send(messenger_, 1, large, ranks_.soon(), {.tag = 4});
+  FarEnd end = accept();
+  EXPECT_EQ(end.hear(), (Frame{.kind = FrameKind::kAsk, .group = 1, .tag = 4, .id = 1, .size = 300'000}));
+  EXPECT_FALSE(is_done(sending));
+  end.say({.kind = FrameKind::kGo, .id = 1});
+  Buffer received;
+  while (received.size() < large.size()) {
+    const Frame piece = end.hear();
+    ASSERT_EQ(piece.kind, FrameKind::kData);
+    const Buffer bytes = end.hear_bytes(static_cast<std::size_t>(piece.size));
+    received.insert(received.end(), bytes.begin(), bytes.end());
+  }
+  EXPECT_EQ(received, large);
+  EXPECT_OK(await(std::move(sending)));
+}
+
+TEST_F(HigherPeer, AMessageIsAbandonedAtItsDeadlineAlsoInTheMiddle) {
+  // More than the connection takes before it is read.
+  const Buffer large = pattern(4U << 20, 1);
+  StatusFuture sending = send(messenger_, 1, large, ranks_.in(1min), {.tag = 4});
+  FarEnd end = accept();
+  EXPECT_EQ(end.hear().kind, FrameKind::kAsk);
+  end.say({.kind = FrameKind::kGo, .id = 1});
+  Frame frame = end.hear();
+  clock_.advance(2min);
+  // The piece that was being sent comes whole.
+  while (frame.kind == FrameKind::kData) {
+    end.hear_bytes(static_cast<std::size_t>(frame.size));
+    frame = end.hear();
+  }
+  EXPECT_EQ(frame, (Frame{.kind = FrameKind::kAbandon, .group = 1, .tag = 4, .id = 1}));
+  EXPECT_THAT(await(std::move(sending)), StatusIs(Code::kTimeout, HasSubstr("rank 1")));
+}
+
+TEST_F(HigherPeer, AReceiveIsWithdrawnAtItsDeadlineAlsoInTheMiddle) {
+  FarEnd end = connect();
+  end.hear();
+  Buffer in(kLarge);
+  OutcomeFuture receiving = recv(messenger_, 1, in, ranks_.in(1min), {.tag = 4});
+  end.say({.kind = FrameKind::kAsk, .group = 1, .tag = 4, .id = 1, .size = kLarge});
+  EXPECT_EQ(end.hear(), (Frame{.kind = FrameKind::kGo, .group = 1, .tag = 4, .id = 1}));
+  end.say({.kind = FrameKind::kData, .id = 1, .size = 100}, Buffer(100));
+  clock_.advance(2min);
+  EXPECT_THAT(await(std::move(receiving)).status,
+              StatusIs(Code::kTimeout, HasSubstr("from rank 1 (group 1, tag 4)")));
+  EXPECT_EQ(end.hear().refusal, Refusal::kWithdrawn);
+  // What was on its way is thrown away; then the next message comes.
+  end.say({.kind = FrameKind::kData, .id = 1, .size = 50}, Buffer(50));
+  end.say({.kind = FrameKind::kAbandon, .group = 1, .tag = 4, .id = 1});
+  end.say({.kind = FrameKind::kEager, .group = 1, .tag = 4, .id = 2, .size = 5}, pattern(5, 9));
+  Buffer next(5);
+  EXPECT_OK(await(recv(messenger_, 1, next, ranks_.soon(), {.tag = 4})).status);
+  EXPECT_EQ(next, pattern(5, 9));
+}
+
+TEST_F(HigherPeer, OneThatStopsInTheMiddleOfAPieceIsLost) {
+  FarEnd end = connect();
+  end.hear();
+  Buffer in(1000);
+  OutcomeFuture receiving = recv(messenger_, 1, in, ranks_.in(1min), {.tag = 4});
+  end.say({.kind = FrameKind::kEager, .group = 1, .tag = 4, .id = 1, .size = 1000}, Buffer(10));
+  end.say({}, {});  // not read: it is part of the payload
+  EXPECT_FALSE(is_done(receiving));
+  clock_.advance(2min);
+  // First the deadline is noticed, then the wait for the rest.
+  while (!is_done(receiving)) clock_.advance(100ms);
+  const Status status = await(std::move(receiving)).status;
+  EXPECT_THAT(status, StatusIs(Code::kTimeout, HasSubstr("rank 1")));
+  EXPECT_THAT(await(send(messenger_, 1, in, ranks_.soon())),
+              AllOf(StatusIs(Code::kTimeout, HasSubstr("rank 1 is lost")), FailureIs(Failure::kPeerStalled)));
+}
+
+TEST_F(HigherPeer, AMessageThatItsSenderWithdrawsFailsTheReceive) {
+  FarEnd end = connect();
+  end.hear();
+  Buffer in(kLarge);
+  OutcomeFuture receiving = recv(messenger_, std::nullopt, in, ranks_.soon(), {.tag = 4});
+  end.say({.kind = FrameKind::kAsk, .group = 1, .tag = 4, .id = 1, .size = kLarge});
+  end.hear();
+  end.say({.kind = FrameKind::kData, .id = 1, .size = 100}, Buffer(100));
+  end.say({.kind = FrameKind::kAbandon, .group = 1, .tag = 4, .id = 1});
+  const Outcome outcome = await(std::move(receiving));
+  EXPECT_THAT(outcome.status, StatusIs(Code::kTimeout, HasSubstr("rank 1 withdrew the message")));
+  EXPECT_EQ(outcome.source, Rank(1));
+}
+
+TEST_F(HigherPeer, CreditIsReturnedWithTheNextFrame) {
+  FarEnd end = connect();
+  end.hear();
+  end.say({.kind = FrameKind::kEager, .group = 1, .tag = 4, .id = 1, .size = 5}, Buffer(5));
+  Buffer in(5);
+  EXPECT_OK(await(recv(messenger_, 1, in, ranks_.soon(), {.tag = 4})).status);
+  EXPECT_OK(await(send(messenger_, 1, in, ranks_.soon())));
+  EXPECT_EQ(end.hear().credit, transport::messages::eager_cost(5));
+}
+
+TEST_F(HigherPeer, InAForkedChildEverythingIsRefused) {
+  const pid_t child = fork();
+  if (child == 0) {
+    Failure sent = Failure::kNone;
+    Failure received = Failure::kNone;
+    Buffer byte(1);
+    messenger_.send(1, Rank(1), 0, byte, ranks_.soon(),
+                    [&](const Status& status) { sent = status.failure(); });
+    messenger_.recv(1, Rank(1), 0, byte, ranks_.soon(),
+                    [&](const Status& status, std::optional<Rank>) { received = status.failure(); });
+    messenger_.fail_group(1, Status::aborted("in the child"));
+    ranks_.leave(0);
+    _exit(sent == Failure::kForked && received == Failure::kForked ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  Buffer byte(1);
+  EXPECT_OK(await(send(messenger_, 1, byte, ranks_.soon())));
+}
+
+struct Offence {
+  std::string name;
+  std::function<void(FarEnd&)> commit;
+  Failure failure;
+};
+
+class Offences : public ::testing::TestWithParam<Offence> {};
+
+TEST_P(Offences, EndTheConnectionAndHurtNobodyElse) {
+  Ranks ranks(3, {.raw = 1, .eager_budget = Bytes(1000)});
+  FarEnd end(
+      await(connect(ranks.transport(1), {.endpoint = ranks.endpoint(0), .rank = Rank(0)}, ranks.soon()))
+          .value(),
+      ranks.soon());
+  end.hear();
+  Buffer in(kLarge);
+  Buffer any(10);
+  OutcomeFuture receiving = recv(ranks[0], 1, in, ranks.soon(), {.tag = 4});
+  OutcomeFuture from_any = recv(ranks[0], std::nullopt, any, ranks.soon(), {.tag = 5});
+  StatusFuture sending = send(ranks[0], 1, in, ranks.soon(), {.tag = 6});
+  end.hear();  // it asks
+  GetParam().commit(end);
+  for (const Status& status : {await(std::move(receiving)).status, await(std::move(sending)),
+                               await(send(ranks[0], 1, any, ranks.soon()))}) {
+    EXPECT_THAT(status, StatusIs(Code::kDisconnected, HasSubstr("rank 1 is lost")));
+    EXPECT_THAT(status, FailureIs(GetParam().failure));
+  }
+  EXPECT_OK(await(send(ranks[2], 0, any, ranks.soon(), {.tag = 5})));
+  EXPECT_OK(await(std::move(from_any)).status);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, Offences,
+    ::testing::Values(
+        Offence{"Garbage", [](FarEnd& end) { end.say({.kind = static_cast<FrameKind>(0xee)}); },
+                Failure::kCorruptFrame},
+        Offence{"HugeEager",
+                [](FarEnd& end) { end.say({.kind = FrameKind::kEager, .id = 1, .size = 1ULL << 62}); },
+                Failure::kLimitExceeded},
+        Offence{"HugeAsk", [](FarEnd& end) { end.say({.kind = FrameKind::kAsk, .id = 1, .size = ~0ULL}); },
+                Failure::kLimitExceeded},
+        Offence{"OverBudget",
+                [](FarEnd& end) { end.say({.kind = FrameKind::kEager, .id = 1, .size = 1001}); },
+                Failure::kLimitExceeded},
+        Offence{"OverBudgetInSum",
+                [](FarEnd& end) {
+                  for (std::uint64_t id = 1; id <= 2; ++id)
+                    end.say({.kind = FrameKind::kEager, .id = id, .size = 500}, Buffer(500));
+                },
+                Failure::kLimitExceeded},
+        Offence{"DataUnasked", [](FarEnd& end) { end.say({.kind = FrameKind::kData, .id = 1, .size = 1}); },
+                Failure::kCorruptFrame},
+        Offence{"DataBeyondItsMessage",
+                [](FarEnd& end) {
+                  end.say({.kind = FrameKind::kAsk, .group = 1, .tag = 4, .id = 1, .size = kLarge});
+                  end.hear();
+                  end.say({.kind = FrameKind::kData, .id = 1, .size = kLarge + 1});
+                },
+                Failure::kCorruptFrame},
+        Offence{"GoForNothing", [](FarEnd& end) { end.say({.kind = FrameKind::kGo, .id = 99}); },
+                Failure::kCorruptFrame},
+        Offence{
+            "RefusalOfNothing",
+            [](FarEnd& end) { end.say({.kind = FrameKind::kRefuse, .refusal = Refusal::kGroup, .id = 99}); },
+            Failure::kCorruptFrame},
+        Offence{"MessageOutOfTurn", [](FarEnd& end) { end.say({.kind = FrameKind::kAsk, .id = 2}); },
+                Failure::kCorruptFrame},
+        Offence{"CreditThatWasNotGiven", [](FarEnd& end) { end.say({.credit = 1}); }, Failure::kCorruptFrame},
+        Offence{"HelloTwice", [](FarEnd& end) { end.say({.kind = FrameKind::kHello}); },
+                Failure::kCorruptFrame},
+        Offence{"Close", [](FarEnd& end) { end.connection().close(); }, Failure::kClosed}),
+    [](const auto& offence) { return offence.param.name; });
+
+// The messenger is the higher rank, 1; the test plays rank 0.
+class LowerPeer : public ::testing::Test {
+ protected:
+  FarEnd accept() {
+    return {await(testing::accept(ranks_.listener(0), ranks_.soon())).value(), ranks_.soon()};
+  }
+  FarEnd connect() {
+    return {await(testing::connect(ranks_.transport(0), {.endpoint = ranks_.endpoint(1), .rank = Rank(1)},
+                                   ranks_.soon()))
+                .value(),
+            ranks_.soon()};
+  }
+
+  Ranks ranks_{2, {.raw = 0}};
+  Messenger& messenger_ = ranks_[1];
+};
+
+TEST_F(LowerPeer, SaysWhetherTheConnectionIsUsed) {
+  const Buffer small = pattern(10, 1);
+  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
+  FarEnd end = accept();
+  EXPECT_FALSE(is_done(sending));
+  end.say({.kind = FrameKind::kHello});
+  EXPECT_EQ(end.hear().kind, FrameKind::kEager);
+  EXPECT_EQ(end.hear_bytes(10), small);
+  EXPECT_OK(await(std::move(sending)));
+}
+
+TEST_F(LowerPeer, MakesTheOneThatIsUsedAfterItsYield) {
+  const Buffer small = pattern(10, 1);
+  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
+  FarEnd yielded = accept();
+  yielded.say({.kind = FrameKind::kYield});
+  FarEnd end = connect();
+  EXPECT_EQ(end.hear().kind, FrameKind::kEager);
+  EXPECT_EQ(end.hear_bytes(10), small);
+  EXPECT_OK(await(std::move(sending)));
+}
+
+TEST_F(LowerPeer, ItsConnectionIsUsedThoughTheOtherWaitsForAnAnswer) {
+  const Buffer small = pattern(10, 1);
+  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
+  FarEnd unanswered = accept();
+  FarEnd end = connect();
+  EXPECT_EQ(end.hear().kind, FrameKind::kEager);
+  EXPECT_EQ(end.hear_bytes(10), small);
+  EXPECT_OK(await(std::move(sending)));
+  Buffer more(1);
+  EXPECT_THAT(await(recv(unanswered.connection(), more, ranks_.soon())), StatusIs(Code::kDisconnected));
+}
+
+TEST_F(LowerPeer, OneThatClosesWithoutAnAnswerIsLost) {
+  const Buffer small = pattern(10, 1);
+  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
+  accept().connection().close();
+  EXPECT_THAT(await(std::move(sending)), StatusIs(Code::kDisconnected, HasSubstr("rank 0 is lost")));
+}
+
+TEST_F(LowerPeer, OneThatAnswersWithAnotherFrameIsLost) {
+  const Buffer small = pattern(10, 1);
+  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
+  FarEnd end = accept();
+  end.say({.kind = FrameKind::kCredit});
+  EXPECT_THAT(await(std::move(sending)), FailureIs(Failure::kCorruptFrame));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
