@@ -22,10 +22,7 @@ void Link::connect_on_loop() {
 
 void Link::connected_on_loop(Result<std::unique_ptr<Connection>> connection) {
   Surroundings& around = channel_.surroundings();
-  if (state_ != State::kConnecting) {
-    if (connection.ok()) around.retire_on_loop(std::move(connection).value());
-    return;
-  }
+  if (state_ != State::kConnecting) return;  // another was faster
   if (!connection.ok() && parked_) {
     channel_.outbox().say_on_loop({.kind = FrameKind::kHello});
     return settle_on_loop(std::move(parked_));

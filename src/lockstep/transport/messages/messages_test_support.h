@@ -118,7 +118,7 @@ inline Outcome await(OutcomeFuture future) {
   return future.get();
 }
 
-// What a message is matched by, as its receiver says it; none: from any rank.
+// What a message is matched by, beside its sender.
 struct Label {
   std::uint64_t group = 1;
   std::uint64_t tag = 0;

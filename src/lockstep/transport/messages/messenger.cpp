@@ -1,5 +1,7 @@
 #include "lockstep/transport/messages/messenger.h"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -19,9 +21,14 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   Impl(Transport& transport, std::unique_ptr<Listener> listener, MessengerOptions options)
       : surroundings_(std::make_shared<Surroundings>(
             Surroundings{.transport = transport, .loop = transport.loop(), .options = std::move(options)})),
-        guest_(transport.loop()),
+        guest_(std::in_place, transport.loop()),
         timer_(transport.loop()),
-        listener_(std::move(listener)) {}
+        listener_(std::move(listener)) {
+    const MessengerOptions& own = surroundings_->options;
+    LOCKSTEP_CHECK(own.eager_budget.value <= std::numeric_limits<std::uint32_t>::max(),
+                   "a credit says the whole budget in 32 bits");
+    LOCKSTEP_CHECK(own.rank == Rank(0) || is_listed(own.rank), "a messenger is one of the ranks it knows");
+  }
 
   Loop& loop() { return surroundings_->loop; }
 
@@ -69,6 +76,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
 
   Remains close_on_loop() {
     closed_ = true;
+    guest_.reset();
     timer_.disarm_on_loop();
     const Status closed = closed_status();
     for (const auto& [rank, route] : routes_) route->end_on_loop(closed);
@@ -95,11 +103,11 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     accept_on_loop();
   }
 
-  bool is_member(Rank rank) const {
-    return rank == surroundings_->options.rank ||
-           (rank.value >= 0 &&
-            static_cast<std::size_t>(rank.value) < surroundings_->options.endpoints.size());
+  bool is_listed(Rank rank) const {
+    return rank.value >= 0 && static_cast<std::size_t>(rank.value) < surroundings_->options.endpoints.size();
   }
+  // A world of one needs no list.
+  bool is_member(Rank rank) const { return rank == surroundings_->options.rank || is_listed(rank); }
   bool is_other(Rank rank) const { return is_member(rank) && rank != surroundings_->options.rank; }
 
   Route& route_on_loop(Rank rank) {
@@ -169,7 +177,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
 
   // Shared with the routes, which the callbacks of their connections keep.
   const std::shared_ptr<Surroundings> surroundings_;
-  const Loop::Guest guest_;
+  std::optional<Loop::Guest> guest_;  // until it is closed
   Timer timer_;
   std::unique_ptr<Listener> listener_;
   // A Loopback for this rank, a Channel for every other; shared with the callbacks of their connections.

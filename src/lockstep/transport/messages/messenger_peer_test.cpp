@@ -282,6 +282,36 @@ INSTANTIATE_TEST_SUITE_P(
         Offence{"Close", [](FarEnd& end) { end.connection().close(); }, Failure::kClosed}),
     [](const auto& offence) { return offence.param.name; });
 
+// Rank 0 makes a connection to a place where nobody answers; meanwhile rank 1 makes one to rank 0.
+TEST(Link, TheHigherRanksConnectionIsUsedIfTheLowerRanksComesToNothing) {
+  FakeClock clock;
+  ASSERT_OK_AND_ASSIGN(const auto loopback, base::SocketAddress::parse("127.0.0.1", 0));
+  ASSERT_OK_AND_ASSIGN(const auto silent, base::listen_on(loopback));
+  ASSERT_OK_AND_ASSIGN(const auto address, base::local_address(silent.get()));
+  const auto make = [&](int rank) {
+    return transport::tcp::TcpTransport::create({.identity = identity_of(rank), .handshake_timeout = 1h},
+                                                clock)
+        .value();
+  };
+  const auto lower = make(0);
+  const auto higher = make(1);
+  ASSERT_OK_AND_ASSIGN(auto listener, lower->listen({.host = "127.0.0.1", .port = 0}));
+  const base::Endpoint endpoint = listener->endpoint();
+  Messenger messenger(*lower, std::move(listener),
+                      {.rank = Rank(0),
+                       .endpoints = {endpoint, {.host = "127.0.0.1", .port = address.port()}},
+                       .connect_timeout = 30s});
+  const Buffer small = pattern(10, 1);
+  StatusFuture sending = send(messenger, 1, small, clock.in(1h));
+  FarEnd end(await(connect(*higher, {.endpoint = endpoint, .rank = Rank(0)}, clock.in(1h))).value(),
+             clock.in(1h));
+  clock.advance(31s);
+  EXPECT_EQ(end.hear(), Frame{.kind = FrameKind::kHello});
+  EXPECT_EQ(end.hear().kind, FrameKind::kEager);
+  EXPECT_EQ(end.hear_bytes(10), small);
+  EXPECT_OK(await(std::move(sending)));
+}
+
 // The messenger is the higher rank, 1; the test plays rank 0.
 class LowerPeer : public ::testing::Test {
  protected:

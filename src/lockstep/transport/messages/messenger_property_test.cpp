@@ -33,7 +33,7 @@ std::vector<Message> random_messages(std::mt19937_64& random, int ranks, int cou
                     .to = static_cast<int>(below(static_cast<std::uint64_t>(ranks)))};
     message.label = {.group = 1 + below(2), .tag = below(4)};
     message.any_source = message.label.tag == 3;
-    const std::size_t sizes[] = {0, 1, 777, 5000, kEagerLimit, kEagerLimit + 1, 300'001, 1U << 20};
+    const std::size_t sizes[] = {0, 1, 777, 5000, kEagerLimit, kEagerLimit + 1, 300'001, 600'000};
     // Those that any receive may take have one size.
     const std::size_t size = message.any_source ? 333 : sizes[below(std::size(sizes))];
     message.bytes = pattern(std::min(size, largest), static_cast<unsigned>(number + 1));
@@ -118,7 +118,7 @@ void run_rank(Ranks& ranks, int rank, const std::vector<Message>& messages, Scri
     const Outcome outcome = await(std::move(receive.outcome));
     ASSERT_OK(outcome.status);
     EXPECT_EQ(outcome.source, Rank(receive.message->from));
-    EXPECT_EQ(receive.bytes, receive.message->bytes);
+    EXPECT_TRUE(text_of(receive.bytes) == text_of(receive.message->bytes));
   }
   check_any_source(messages, script, rank);
   for (auto& sending : sends) ASSERT_OK(await(std::move(sending)));
@@ -128,7 +128,7 @@ struct Load {
   Medium medium;
   int seeds = 1;
   int messages = 1;
-  std::size_t largest = 1U << 20;
+  std::size_t largest = 1U << 20;  // more is cut to this
 };
 
 class MessengerProperty : public ::testing::TestWithParam<Load> {};
@@ -158,12 +158,12 @@ TEST_P(MessengerProperty, EveryMessageArrivesWholeAtItsReceiveAndInOrder) {
 
 INSTANTIATE_TEST_SUITE_P(
     Over, MessengerProperty,
-    ::testing::Values(Load{.medium = Medium::inproc(), .seeds = 12, .messages = 40},
-                      Load{.medium = Medium::tcp(), .seeds = 4, .messages = 40},
+    ::testing::Values(Load{.medium = Medium::inproc(), .seeds = 8, .messages = 25},
+                      Load{.medium = Medium::tcp(), .seeds = 4, .messages = 25},
                       Load{.medium = Medium::faulty("ByteByByte", {.pieces = Pieces::kOneByte}),
                            .seeds = 2,
-                           .messages = 10,
-                           .largest = 2000},
+                           .messages = 8,
+                           .largest = 800},
                       Load{.medium = Medium::faulty("Delays", {.max_delay = std::chrono::milliseconds(2)}),
                            .seeds = 3,
                            .messages = 20}),

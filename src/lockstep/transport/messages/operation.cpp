@@ -36,10 +36,10 @@ void complete_on_loop(Loop& loop, Operation& operation, const Status& status, st
 
 Status unequal(const Operation& operation, Rank other, std::uint64_t size) {
   const bool sends = operation.direction == Direction::kSend;
+  const std::string theirs =
+      cat("rank ", other, sends ? " has posted a receive of " : " has sent ", size, " bytes");
   return operation.blame(
-      Status::invalid(cat("rank ", other, sends ? " has posted a receive of " : " has sent ", size,
-                          " bytes, not of ", operation.bytes.size(),
-                          "; both sides must give the same size.")),
+      Status::invalid(cat(theirs, ", not ", operation.bytes.size(), "; both sides must give the same size.")),
       other);
 }
 
