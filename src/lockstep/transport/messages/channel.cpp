@@ -10,7 +10,7 @@ namespace lockstep::transport::messages {
 Channel::Channel(std::shared_ptr<Surroundings> surroundings, Rank peer)
     : surroundings_(std::move(surroundings)),
       peer_(peer),
-      link_(*this, peer),
+      pairing_(*this, peer),
       outbox_(*this),
       inbox_(*this),
       stall_(surroundings_->loop) {}
@@ -18,7 +18,7 @@ Channel::Channel(std::shared_ptr<Surroundings> surroundings, Rank peer)
 void Channel::send_on_loop(OperationPtr send) {
   if (failure_) return complete_on_loop(*send, send->blame(*failure_));
   outbox_.send_on_loop(std::move(send));
-  link_.connect_on_loop();
+  pairing_.connect_on_loop();
 }
 
 void Channel::deliver_on_loop(OperationPtr receive, Arrival arrival) {
@@ -29,7 +29,7 @@ void Channel::drop_on_loop(const Arrival& arrival) { inbox_.drop_on_loop(arrival
 
 void Channel::accepted_on_loop(std::unique_ptr<Connection> connection) {
   if (failure_) return surroundings_->retire_on_loop(std::move(connection));
-  link_.accepted_on_loop(std::move(connection));
+  pairing_.accepted_on_loop(std::move(connection));
 }
 
 void Channel::open_on_loop(std::unique_ptr<Connection> connection) {
@@ -54,7 +54,7 @@ void Channel::end_on_loop(const Status& why) {
   if (failure_) return;
   failure_ = why;
   stall_.disarm_on_loop();
-  link_.end_on_loop();
+  pairing_.end_on_loop();
   outbox_.close_on_loop();
   surroundings_->retire_on_loop(std::move(connection_));
   const Why lost = [&](const Operation& operation) { return operation.blame(*failure_, peer_); };

@@ -1,16 +1,15 @@
 // A Channel is the way to one other rank: its connection, and the messages that come and go on it.
 //
-// The Link makes the connection, the Outbox writes to it, the Inbox reads from it. The first failure of any
-// of them is the channel's, and final.
-// Thread safety: none; lives on the loop.
+// The Pairing makes the connection, the Outbox writes to it, the Inbox reads from it. The first failure of
+// any of them is the channel's, and final. Thread safety: none; lives on the loop.
 #pragma once
 
 #include <memory>
 #include <optional>
 
 #include "lockstep/transport/messages/inbox.h"
-#include "lockstep/transport/messages/link.h"
 #include "lockstep/transport/messages/outbox.h"
+#include "lockstep/transport/messages/pairing.h"
 #include "lockstep/transport/messages/route.h"
 
 namespace lockstep::transport::messages {
@@ -46,7 +45,7 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
 
   const std::shared_ptr<Surroundings> surroundings_;
   const Rank peer_;
-  Link link_;
+  Pairing pairing_;
   Outbox outbox_;
   Inbox inbox_;
   Timer stall_;

@@ -283,7 +283,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& offence) { return offence.param.name; });
 
 // Rank 0 makes a connection to a place where nobody answers; meanwhile rank 1 makes one to rank 0.
-TEST(Link, TheHigherRanksConnectionIsUsedIfTheLowerRanksComesToNothing) {
+TEST(Pairing, TheHigherRanksConnectionIsUsedIfTheLowerRanksComesToNothing) {
   FakeClock clock;
   ASSERT_OK_AND_ASSIGN(const auto loopback, base::SocketAddress::parse("127.0.0.1", 0));
   ASSERT_OK_AND_ASSIGN(const auto silent, base::listen_on(loopback));

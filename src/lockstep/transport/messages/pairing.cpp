@@ -1,4 +1,4 @@
-#include "lockstep/transport/messages/link.h"
+#include "lockstep/transport/messages/pairing.h"
 
 #include <utility>
 
@@ -8,7 +8,7 @@
 
 namespace lockstep::transport::messages {
 
-void Link::connect_on_loop() {
+void Pairing::connect_on_loop() {
   if (state_ != State::kIdle) return;
   state_ = State::kConnecting;
   Surroundings& around = channel_.surroundings();
@@ -20,7 +20,7 @@ void Link::connect_on_loop() {
                            });
 }
 
-void Link::connected_on_loop(Result<std::unique_ptr<Connection>> connection) {
+void Pairing::connected_on_loop(Result<std::unique_ptr<Connection>> connection) {
   Surroundings& around = channel_.surroundings();
   if (state_ != State::kConnecting) return;  // another was faster
   if (!connection.ok() && parked_) {
@@ -33,7 +33,7 @@ void Link::connected_on_loop(Result<std::unique_ptr<Connection>> connection) {
   settle_on_loop(std::move(connection).value());
 }
 
-void Link::accepted_on_loop(std::unique_ptr<Connection> connection) {
+void Pairing::accepted_on_loop(std::unique_ptr<Connection> connection) {
   Surroundings& around = channel_.surroundings();
   if (peer_ < around.options.rank) {
     if (state_ == State::kSettled) return around.retire_on_loop(std::move(connection));
@@ -54,7 +54,7 @@ void Link::accepted_on_loop(std::unique_ptr<Connection> connection) {
   }
 }
 
-void Link::await_hello_on_loop(std::unique_ptr<Connection> connection) {
+void Pairing::await_hello_on_loop(std::unique_ptr<Connection> connection) {
   state_ = State::kAwaitsHello;
   own_ = std::move(connection);
   answer_.resize(kFrameSize);
@@ -64,7 +64,7 @@ void Link::await_hello_on_loop(std::unique_ptr<Connection> connection) {
              });
 }
 
-void Link::answered_on_loop(const Connection* asked, const Status& status) {
+void Pairing::answered_on_loop(const Connection* asked, const Status& status) {
   if (state_ != State::kAwaitsHello || own_.get() != asked) return;
   if (!status.ok()) return channel_.lose_on_loop(status);
   const auto frame = parse_frame(answer_);
@@ -79,13 +79,13 @@ void Link::answered_on_loop(const Connection* asked, const Status& status) {
                            {.failure = Failure::kCorruptFrame}));
 }
 
-void Link::settle_on_loop(std::unique_ptr<Connection> connection) {
+void Pairing::settle_on_loop(std::unique_ptr<Connection> connection) {
   state_ = State::kSettled;
   channel_.surroundings().retire_on_loop(std::move(own_));
   channel_.open_on_loop(std::move(connection));
 }
 
-void Link::yield_on_loop(std::unique_ptr<Connection> connection) {
+void Pairing::yield_on_loop(std::unique_ptr<Connection> connection) {
   Surroundings& around = channel_.surroundings();
   const auto bytes = std::make_shared<Buffer>();  // shared with the callback, which ends the sending
   append_frame(*bytes, {.kind = FrameKind::kYield});
@@ -97,7 +97,7 @@ void Link::yield_on_loop(std::unique_ptr<Connection> connection) {
                });
 }
 
-void Link::end_on_loop() {
+void Pairing::end_on_loop() {
   state_ = State::kSettled;
   channel_.surroundings().retire_on_loop(std::move(own_));
   channel_.surroundings().retire_on_loop(std::move(parked_));

@@ -1,4 +1,4 @@
-// A Link settles on one connection to a peer, whoever makes it.
+// A Pairing settles on one connection to a peer, whoever makes it.
 //
 // The connection that the lower rank makes wins. So the lower rank uses its own as soon as it has it, and the
 // higher one uses what it accepts. A connection that the higher rank makes is used once the lower has said
@@ -17,10 +17,10 @@ namespace lockstep::transport::messages {
 
 class Channel;
 
-class Link {
+class Pairing {
  public:
   // Tells the channel, which owns it, of the connection or of the failure.
-  Link(Channel& channel, Rank peer) : channel_(channel), peer_(peer) {}
+  Pairing(Channel& channel, Rank peer) : channel_(channel), peer_(peer) {}
 
   // Makes a connection unless there is one or one is on its way.
   void connect_on_loop();
