@@ -26,8 +26,12 @@ fuzz:          ## run each fuzzer for FUZZ_SECONDS (60)
 	cmake --build --preset fuzz
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
-bench: release ## run the benchmarks and print their tables
+bench:         ## run the benchmarks and print their tables
+	tools/setup.sh build bench
+	$(MAKE) release
 	@mkdir -p $(REPORTS)
+	build/release/bin/lockstep bench all_reduce --memory resident,foreign --against gloo,mpi \
+	  --json $(REPORTS)/all_reduce.json --plot $(REPORTS)/all_reduce.svg
 	build/release/bin/lockstep bench store --clients 1,16,256 --against torch --json $(REPORTS)/store.json
 
 install: release ## install libraries, headers, command and docs to PREFIX (/usr/local)

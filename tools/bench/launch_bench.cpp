@@ -1,16 +1,16 @@
 #include "tools/bench/launch_bench.h"
 
-#include <algorithm>
-#include <cmath>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/run_program.h"
 #include "tools/bench/machine.h"
+#include "tools/bench/output.h"
+#include "tools/bench/spread.h"
 
 namespace lockstep::bench {
 namespace {
@@ -69,7 +69,7 @@ Spread spread_of_each(const std::vector<Round>& rounds, Value value) {
   std::vector<double> values;
   values.reserve(rounds.size());
   for (const Round& round : rounds) values.push_back(value(round));
-  return spread_of(std::move(values));
+  return quartiles_of(std::move(values));
 }
 
 json row_of(const std::vector<Round>& rounds, int nproc, bool with_torchrun) {
@@ -93,7 +93,7 @@ json row_of(const std::vector<Round>& rounds, int nproc, bool with_torchrun) {
   return row;
 }
 
-std::string one_digit(double value) { return cat(static_cast<double>(std::lround(value * 10)) / 10); }
+std::string one_digit(double value) { return rounded(value, 1); }
 
 void print_row(const json& row) {
   std::cout << row["nproc"] << " ranks of true: " << one_digit(row["ms"]) << " ms, "
@@ -134,22 +134,11 @@ Result<int> run_launch_bench(const LaunchBenchOptions& options, const CommandCon
     report["rows"].push_back(row_of(rounds, nproc, !options.against.empty()));
     print_row(report["rows"].back());
   }
-  if (options.json_path.empty()) return tools::kExitOk;
-  std::ofstream file(options.json_path);
-  file << report.dump(2) << '\n';
-  if (!file.flush()) return Status::internal(cat(options.json_path, " cannot be written"));
+  LOCKSTEP_TRY(write_report(options.json_path, report.dump(2) + "\n"));
   return tools::kExitOk;
 }
 
 }  // namespace
-
-Spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto at = [&values](double share) {
-    return values[static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
-  };
-  return {.low = at(0.25), .median = at(0.5), .high = at(0.75)};
-}
 
 void add_launch_bench(CLI::App& bench, CommandContext& context) {
   CLI::App* command = bench.add_subcommand("launch", "Measure what `lockstep run` adds to a program");

@@ -1,9 +1,5 @@
 #include "tools/bench/store_bench.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -13,7 +9,9 @@
 
 #include "lockstep/base/text.h"
 #include "tools/bench/machine.h"
+#include "tools/bench/output.h"
 #include "tools/bench/peer_process.h"
+#include "tools/bench/spread.h"
 
 namespace lockstep::bench {
 namespace {
@@ -34,26 +32,20 @@ struct Row {
   std::vector<Figures> torch;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 double median_of(const std::vector<Figures>& rounds, double Figures::*field) {
   std::vector<double> values;
   values.reserve(rounds.size());
   for (const Figures& figures : rounds) values.push_back(figures.*field);
-  return median(std::move(values));
+  return range_of(std::move(values)).median;
 }
 
 // One ratio per round, of figures that were measured one after the other.
-std::vector<double> ratios(const Row& row) {
+Spread ratio_of(const Row& row) {
   std::vector<double> values;
   for (std::size_t i = 0; i < row.torch.size(); ++i) {
     values.push_back(row.ours[i].ops_per_s / row.torch[i].ops_per_s);
   }
-  std::sort(values.begin(), values.end());
-  return values;
+  return range_of(std::move(values));
 }
 
 Result<Figures> measure(PeerProcess& side, const std::string& command) {
@@ -87,7 +79,7 @@ class StoreBench {
       LOCKSTEP_ASSIGN(Row row, run_op("join", clients, cat("join ", clients)));
       rows.push_back(std::move(row));
     }
-    show("");
+    show_progress("");
     return rows;
   }
 
@@ -95,7 +87,7 @@ class StoreBench {
   double seconds_per_round() const { return std::chrono::duration<double>(options_.round).count(); }
 
   Status open(int clients) {
-    show(cat("connecting ", clients, " clients"));
+    show_progress(cat("connecting ", clients, " clients"));
     const Deadline deadline = Clock::steady().in(std::chrono::minutes(2));
     LOCKSTEP_TRY(ours_.ask(cat("open ", clients), deadline).status());
     if (torch_) LOCKSTEP_TRY(torch_->ask(cat("open ", clients), deadline).status());
@@ -106,7 +98,7 @@ class StoreBench {
   Result<Row> run_op(const std::string& op, int clients, const std::string& command) {
     Row row{.op = op, .clients = clients, .ours = {}, .torch = {}};
     for (int round = 0; round < options_.rounds; ++round) {
-      show(cat(op, ", ", clients, " clients, round ", round + 1, " of ", options_.rounds));
+      show_progress(cat(op, ", ", clients, " clients, round ", round + 1, " of ", options_.rounds));
       if (torch_ && round % 2 == 0) LOCKSTEP_TRY(measure_into(*torch_, command, row.torch));
       LOCKSTEP_TRY(measure_into(ours_, command, row.ours));
       if (torch_ && round % 2 == 1) LOCKSTEP_TRY(measure_into(*torch_, command, row.torch));
@@ -118,11 +110,6 @@ class StoreBench {
     LOCKSTEP_ASSIGN(const Figures figures, measure(side, command));
     rounds.push_back(figures);
     return {};
-  }
-
-  // One line that is written over and over, on a terminal only.
-  static void show(const std::string& progress) {
-    if (isatty(STDERR_FILENO) == 1) std::cerr << "\r\x1b[K" << progress << std::flush;
   }
 
   const StoreBenchOptions& options_;
@@ -138,19 +125,13 @@ json row_json(const Row& row) {
               {"p99_us", median_of(row.ours, &Figures::p99_us)},
               {"peers", json::object()}};
   if (!row.torch.empty()) {
-    const std::vector<double> all = ratios(row);
+    const Spread ratio = ratio_of(row);
     out["peers"]["torch"] = {{"ops_per_s", median_of(row.torch, &Figures::ops_per_s)},
-                             {"ratio", median(all)},
-                             {"ratio_low", all.front()},
-                             {"ratio_high", all.back()}};
+                             {"ratio", ratio.median},
+                             {"ratio_low", ratio.low},
+                             {"ratio_high", ratio.high}};
   }
   return out;
-}
-
-std::string rounded(double value, int digits) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(digits) << value;
-  return out.str();
 }
 
 void print_table(const std::vector<Row>& rows, std::ostream& out) {
@@ -175,20 +156,12 @@ void print_table(const std::vector<Row>& rows, std::ostream& out) {
       cell(rounded(median_of(side, &Figures::p99_us), 1), 12);
     }
     if (beside) {
-      const std::vector<double> all = ratios(row);
-      cell(rounded(median(all), 2), 8);
-      cell(cat(rounded(all.front(), 2), "-", rounded(all.back(), 2)), 14);
+      const Spread ratio = ratio_of(row);
+      cell(rounded(ratio.median, 2), 8);
+      cell(cat(rounded(ratio.low, 2), "-", rounded(ratio.high, 2)), 14);
     }
     out << '\n';
   }
-}
-
-Status write_json(const std::string& path, const json& report) {
-  std::ofstream file(path);
-  file << report.dump(2) << '\n';
-  file.close();
-  if (!file) return Status::invalid(cat("the report cannot be written to ", base::quoted(path)));
-  return {};
 }
 
 Result<std::vector<int>> parse_clients(const std::string& text) {
@@ -222,10 +195,9 @@ Result<int> bench_store(const StoreBenchOptions& options, const tools::CommandCo
   }
   LOCKSTEP_ASSIGN(const auto rows, StoreBench(options, std::move(ours), std::move(torch)).run());
   print_table(rows, out);
-  if (options.json.empty()) return tools::kExitOk;
   json report = {{"machine", machine_json()}, {"versions", versions}, {"rows", json::array()}};
   for (const Row& row : rows) report["rows"].push_back(row_json(row));
-  LOCKSTEP_TRY(write_json(options.json, report));
+  LOCKSTEP_TRY(write_report(options.json, report.dump(2) + "\n"));
   return tools::kExitOk;
 }
 

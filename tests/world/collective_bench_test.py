@@ -1,0 +1,88 @@
+"""`lockstep bench all_reduce` and its like: real ranks, measured and verified, in a report that others can read.
+
+    collective_bench_test.py COMMAND PEERS [unittest arguments]      PEERS is "", "gloo", "mpi" or "gloo,mpi"
+"""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+COMMAND, PEERS = sys.argv[1], sys.argv[2]
+ROW = {"op", "nproc", "hosts", "bytes", "dtype", "memory", "median_us", "algbw_gbs", "busbw_gbs", "cpu_s", "verified",
+       "peers"}
+OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+       "send_recv"]
+
+
+class CollectiveBench(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lockstep-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def start(self, *arguments):
+        (self.folder / "tmp").mkdir(exist_ok=True)
+        return subprocess.Popen(["env", f"TMPDIR={self.folder}/tmp", COMMAND, "bench", *arguments],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def bench(self, *arguments):
+        """Runs to the end; gives the table and the report."""
+        report = self.folder / "report.json"
+        process = self.start(*arguments, "--json", str(report))
+        out, err = process.communicate(timeout=300)
+        self.assertEqual((process.returncode, err), (0, ""), out)
+        self.assertEqual(list((self.folder / "tmp").iterdir()), [], "scratch files were left")
+        return out, json.loads(report.read_text())
+
+    def test_all_reduce_beside_every_peer(self):
+        picture = self.folder / "plot.svg"
+        peers = ["--against", PEERS] if PEERS else []
+        out, report = self.bench("all_reduce", "--nproc", "2", "--bytes", "4KiB", "--memory", "resident,foreign",
+                                 "--rounds", "2", "--plot", str(picture), *peers)
+        names = PEERS.split(",") if PEERS else []
+        self.assertEqual(set(report), {"machine", "versions", "rows"})
+        self.assertGreaterEqual(report["machine"]["cores"], 1)
+        self.assertEqual(set(report["versions"]), {"lockstep", *names})
+        self.assertEqual([row["memory"] for row in report["rows"]], ["resident", "foreign"])
+        for row in report["rows"]:
+            self.assertEqual(set(row), ROW)
+            self.assertEqual((row["op"], row["nproc"], row["hosts"], row["bytes"], row["dtype"], row["verified"]),
+                             ("all_reduce", 2, 1, 4096, "float32", True))
+            self.assertGreater(row["median_us"], 0)
+            self.assertAlmostEqual(row["algbw_gbs"], 4096 / row["median_us"] / 1e3)
+            self.assertAlmostEqual(row["busbw_gbs"], row["algbw_gbs"])  # 2 (n - 1) / n is 1
+            self.assertGreater(row["cpu_s"], 0)
+            self.assertEqual(set(row["peers"]), set(names))
+            for peer in row["peers"].values():
+                self.assertEqual(set(peer), {"median_us", "ratio", "ratio_low", "ratio_high"})
+                self.assertTrue(0 < peer["ratio_low"] <= peer["ratio"] <= peer["ratio_high"])
+        self.assertEqual(len(out.splitlines()), 4, out)
+        drawn = xml.etree.ElementTree.parse(picture)
+        lines = drawn.findall("{http://www.w3.org/2000/svg}polyline")
+        self.assertEqual(len(lines), 2 + len(names))
+
+    def test_every_operation_is_verified(self):
+        for op in OPS:
+            _, report = self.bench(op, "--nproc", "3", "--bytes", "64,100KiB", "--memory", "resident,foreign",
+                                   "--dtype", "int32", "--rounds", "1")
+            self.assertEqual([row["verified"] for row in report["rows"]], [True] * 4, op)
+        _, report = self.bench("barrier", "--nproc", "3", "--rounds", "1")
+        self.assertEqual([(row["bytes"], row["verified"]) for row in report["rows"]], [(0, True)])
+
+    def test_an_interrupted_bench_leaves_nothing(self):
+        process = self.start("all_reduce", "--nproc", "2", "--bytes", "4KiB", "--rounds", "10000")
+        self.assertIn("all_reduce, float32", process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("lockstep bench all_reduce: a signal has ended the bench.\n", err)
+        self.assertEqual(list((self.folder / "tmp").iterdir()), [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,0 +1,254 @@
+#include "tools/bench/collective_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "lockstep/base/process.h"
+#include "lockstep/base/text.h"
+#include "tools/bench/collective_report.h"
+#include "tools/bench/collective_sides.h"
+#include "tools/bench/machine.h"
+#include "tools/bench/output.h"
+
+namespace lockstep::bench {
+namespace {
+
+using nlohmann::json;
+
+// A batch has as many operations as fit a cache, each on buffers of its own, and at most so many; fewer on a
+// side that is slow.
+constexpr std::uint64_t kBatchBytes = 256 * 1024;
+constexpr int kMostIterations = 64;
+constexpr double kBatchMicros = 5'000;
+constexpr double kRoundMicros = 20'000;  // of one side
+constexpr int kFewestBatches = 5;
+constexpr int kMostBatches = 200;
+
+// Removed with all that is in it.
+class ScratchFolder {
+ public:
+  static Result<ScratchFolder> make() {
+    std::string name = (std::filesystem::temp_directory_path() / "lockstep-bench.XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr)
+      return Status::from_errno(cat("no folder can be made as ", name), errno);
+    return ScratchFolder(name);
+  }
+  ScratchFolder(ScratchFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  ScratchFolder& operator=(ScratchFolder&&) = delete;
+  ~ScratchFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  explicit ScratchFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  std::filesystem::path path_;
+};
+
+// How one side measures one case in each round.
+struct Plan {
+  int iterations = 1;
+  int batches = 3;
+};
+
+class CollectiveBench {
+ public:
+  using Sides = std::vector<std::unique_ptr<CollectiveSide>>;  // ours first
+
+  CollectiveBench(const CollectiveOptions& options, Sides sides, std::ostream& out)
+      : options_(options), sides_(std::move(sides)), out_(out) {
+    style_.cores = base::usable_cores();
+    style_.peers = options.against;
+  }
+
+  Result<std::vector<CollectiveRow>> run() {
+    print_head();
+    std::vector<CollectiveRow> rows;
+    for (const Bytes bytes : options_.bytes) {
+      for (const std::string& memory : options_.memory) {
+        LOCKSTEP_ASSIGN(CollectiveRow row, run_case(bytes, memory));
+        show_progress("");
+        out_ << table_line(style_, row) << std::flush;
+        rows.push_back(std::move(row));
+      }
+    }
+    print_notes();
+    return rows;
+  }
+
+ private:
+  Result<CollectiveRow> run_case(Bytes bytes, const std::string& memory) {
+    CollectiveRow row{.op = options_.op,
+                      .nproc = options_.nproc,
+                      .hosts = options_.hosts,
+                      .bytes = bytes,
+                      .dtype = options_.dtype,
+                      .memory = memory};
+    for (const std::string& peer : options_.against) row.peers.push_back({.name = peer});
+    const std::string label = cat(name_of(row.op), " ", bytes, " ", memory);
+    show_progress(cat(label, ", warming up"));
+    LOCKSTEP_ASSIGN(const auto plans, make_plans(row));
+    for (int round = 0; round < options_.rounds; ++round) {
+      show_progress(cat(label, ", round ", round + 1, " of ", options_.rounds));
+      for (std::size_t i = 0; i < sides_.size(); ++i) {
+        // Ours first, then the peers; in every other round the other way round.
+        const std::size_t side = round % 2 == 0 ? i : sides_.size() - 1 - i;
+        if (!plans[side]) continue;
+        LOCKSTEP_ASSIGN(const Measured measured, measure(side, row, *plans[side]));
+        (side == 0 ? row.ours : row.peers[side - 1].rounds).push_back(measured);
+      }
+    }
+    return row;
+  }
+
+  // By side; nothing for one that lacks the operation.
+  Result<std::vector<std::optional<Plan>>> make_plans(const CollectiveRow& row) {
+    std::vector<std::optional<Plan>> plans;
+    const std::uint64_t fit = kBatchBytes / std::max<std::uint64_t>(row.bytes.value, 1);
+    const double most = std::clamp<double>(static_cast<double>(fit), 1, kMostIterations);
+    for (std::size_t side = 0; side < sides_.size(); ++side) {
+      const auto first = measure(side, row, {});
+      if (!first.ok() && first.status().code() == Code::kUnsupported && side > 0) {
+        notes_.insert(cat(sides_[side]->name(), " cannot do this: ", first.status().message()));
+        plans.emplace_back();
+        continue;
+      }
+      LOCKSTEP_TRY(first.status());
+      const double micros = std::max(first->micros, 0.01);
+      Plan plan;
+      plan.iterations = static_cast<int>(std::lround(std::clamp(kBatchMicros / micros, 1.0, most)));
+      plan.batches = static_cast<int>(std::lround(
+          std::clamp<double>(kRoundMicros / (micros * plan.iterations), kFewestBatches, kMostBatches)));
+      plans.emplace_back(plan);
+    }
+    return plans;
+  }
+
+  Result<Measured> measure(std::size_t side, const CollectiveRow& row, const Plan& plan) {
+    const std::string command =
+        cat("run ", name_of(row.op), " ", collective::name_of(row.dtype), " ", row.bytes.value, " ",
+            row.memory, " ", plan.iterations, " ", plan.batches);
+    LOCKSTEP_ASSIGN(const auto answers,
+                    sides_[side]->ask(command, Clock::steady().in(std::chrono::minutes(5))));
+    auto measured = read_answers(row.op, answers, plan.iterations);
+    if (side > 0 && measured.ok() && !measured->verified) {
+      return Status::internal(cat(sides_[side]->name(), " gave a wrong result for ", command));
+    }
+    return measured;
+  }
+
+  void print_head() {
+    out_ << name_of(options_.op);
+    if (options_.op != CollectiveOp::kBarrier) out_ << ", " << collective::name_of(options_.dtype);
+    out_ << ", " << options_.world().value << " ranks on " << options_.hosts
+         << (options_.hosts == 1 ? " host, " : " hosts, ") << style_.cores << " cores, " << options_.rounds
+         << " rounds\n"
+         << table_head(style_) << std::flush;
+  }
+
+  void print_notes() {
+    if (options_.world().value > style_.cores) out_ << "* more ranks than cores\n";
+    for (const std::string& note : notes_) out_ << note << '\n';
+  }
+
+  const CollectiveOptions& options_;
+  const Sides sides_;
+  std::ostream& out_;
+  TableStyle style_;
+  std::set<std::string> notes_;
+};
+
+json versions_of(const CollectiveBench::Sides& sides) {
+  json versions = json::object();
+  for (const auto& side : sides) versions[side->name()] = side->version();
+  return versions;
+}
+
+}  // namespace
+
+Result<int> bench_collective(const CollectiveOptions& options, const tools::CommandContext& context,
+                             std::ostream& out) {
+  LOCKSTEP_TRY(context.environment.status());
+  LOCKSTEP_TRY(check_writable(options.json));
+  LOCKSTEP_TRY(check_writable(options.plot));
+  LOCKSTEP_ASSIGN(Interruption interruption, Interruption::make());
+  LOCKSTEP_ASSIGN(const ScratchFolder scratch, ScratchFolder::make());
+  std::optional<TwoHosts> hosts;
+  if (options.hosts == 2) {
+    LOCKSTEP_ASSIGN(auto made, TwoHosts::make(options.rate, Clock::steady().in(std::chrono::minutes(1))));
+    hosts.emplace(std::move(made));
+  }
+  const BenchSetting setting{.options = options,
+                             .context = context,
+                             .scratch = scratch.path(),
+                             .hosts = hosts ? &*hosts : nullptr,
+                             .interruption = interruption};
+  std::vector<std::string> names = {"lockstep"};
+  names.insert(names.end(), options.against.begin(), options.against.end());
+  CollectiveBench::Sides sides;
+  for (const std::string& name : names) {
+    show_progress(cat("starting ", options.world(), " ranks of ", name));
+    LOCKSTEP_ASSIGN(auto side, start_side(setting, name));
+    sides.push_back(std::move(side));
+  }
+  json report = {{"machine", machine_json()}, {"versions", versions_of(sides)}, {"rows", json::array()}};
+  LOCKSTEP_ASSIGN(const auto rows, CollectiveBench(options, std::move(sides), out).run());
+  for (const CollectiveRow& row : rows) report["rows"].push_back(json_of(row));
+  LOCKSTEP_TRY(write_report(options.json, report.dump(2) + "\n"));
+  LOCKSTEP_TRY(write_report(options.plot, options.plot.empty() ? "" : svg_of(plot_of(rows))));
+  const bool verified =
+      std::all_of(rows.begin(), rows.end(), [](const CollectiveRow& row) { return row.verified(); });
+  if (!verified) return Status::internal("a result was wrong; what is above is worth nothing");
+  return tools::kExitOk;
+}
+
+void add_collective_benches(CLI::App& bench, tools::CommandContext& context) {
+  for (const CollectiveOp op : kCollectiveOps) {
+    CLI::App* command = bench.add_subcommand(std::string(name_of(op)),
+                                             cat("Measure ", name_of(op), " beside gloo's and MPI's"));
+    command->footer(
+        "bytes: the larger of what one rank gives and gets, as nccl-tests counts. resident: in the memory "
+        "that\n"
+        "ranks of a host share; foreign: anywhere. Each round measures every side, one after the other, and\n"
+        "checks every element. us: from the last rank in to the last rank out, median of the rounds. cpu us: "
+        "of\n"
+        "all ranks together. ratio: the peer's time / ours in one round; median, lowest and highest.");
+    auto arguments = std::make_shared<CollectiveArguments>();
+    tools::add_integer(*command, "--nproc", arguments->nproc, "Ranks on each host (2)",
+                       tools::Range<int>{.least = 1, .most = 256});
+    if (op != CollectiveOp::kBarrier) {
+      command->add_option("--bytes", arguments->bytes, "Sizes (4KiB,1MiB,25MiB)")->type_name("SIZE,...");
+      command->add_option("--dtype", arguments->dtype, "The number type (float32)")->type_name("TYPE");
+      command
+          ->add_option("--memory", arguments->memory, "Where our buffers lie: resident, foreign (resident)")
+          ->type_name("KIND,...");
+    }
+    command->add_option("--against", arguments->against, "What to compare with: gloo, mpi")
+        ->type_name("PEER,...");
+    tools::add_integer(*command, "--rounds", arguments->rounds, "How often each figure is measured (7)",
+                       tools::Range<int>{.least = 1, .most = 10000});
+    tools::add_integer(*command, "--hosts", arguments->hosts, "2: on two network namespaces, as root (1)",
+                       tools::Range<int>{.least = 1, .most = 2});
+    command->add_option("--rate", arguments->rate, "With two hosts: bounds the wire between them, as 1gbit")
+        ->type_name("RATE");
+    command->add_option("--python", arguments->python, "The Python whose torch is measured as gloo")
+        ->type_name("FILE");
+    command->add_option("--json", arguments->json, "Write the report there as well")->type_name("FILE");
+    command->add_option("--plot", arguments->plot, "Draw time over bytes there, as SVG")->type_name("FILE");
+    tools::on_run(*command, context, [op, arguments, &context]() -> Result<int> {
+      LOCKSTEP_ASSIGN(const CollectiveOptions options, read_arguments(op, *arguments));
+      return bench_collective(options, context, std::cout);
+    });
+  }
+}
+
+}  // namespace lockstep::bench

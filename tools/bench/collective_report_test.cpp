@@ -1,0 +1,114 @@
+#include "tools/bench/collective_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace lockstep::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ReadAnswers, TimesFromTheLastRankInToTheLastRankOut) {
+  // Three batches of 10 operations: 2, 3 and 4 us for all of them.
+  const auto measured = read_answers(
+      CollectiveOp::kAllReduce,
+      {"ran 1 6000 1000 3000 5000 8500 10000 14500", "ran 1 3000 1500 3500 6000 9000 11000 15000"}, 10);
+  ASSERT_TRUE(measured.ok()) << measured.status().text();
+  EXPECT_DOUBLE_EQ(measured->micros, 0.3);
+  EXPECT_DOUBLE_EQ(measured->cpu_s, 9000e-9 / 30);
+  EXPECT_TRUE(measured->verified);
+}
+
+TEST(ReadAnswers, OneWrongRankIsWrong) {
+  const auto measured = read_answers(CollectiveOp::kAllReduce, {"ran 1 0 0 10", "ran 0 0 0 10"}, 1);
+  ASSERT_TRUE(measured.ok()) << measured.status().text();
+  EXPECT_FALSE(measured->verified);
+}
+
+TEST(ReadAnswers, ABarrierThatARankLeavesBeforeAllHaveComeIsWrong) {
+  const std::vector<std::string> answers = {"ran 1 0 0 10", "ran 1 0 20 30"};
+  EXPECT_FALSE(read_answers(CollectiveOp::kBarrier, answers, 1)->verified);
+  EXPECT_TRUE(read_answers(CollectiveOp::kBroadcast, answers, 1)->verified);
+}
+
+TEST(ReadAnswers, WhatASideLacksIsUnsupported) {
+  const auto measured = read_answers(CollectiveOp::kAllReduce, {"lacks bfloat16", "lacks bfloat16"}, 1);
+  EXPECT_EQ(measured.status().code(), Code::kUnsupported);
+  EXPECT_EQ(measured.status().message(), "bfloat16");
+}
+
+TEST(ReadAnswers, AnAnswerThatMakesNoSenseIsAnError) {
+  for (const std::vector<std::string>& answers :
+       {std::vector<std::string>{"what?"}, {"ran 1 0"}, {"ran 1 0 1 2", "ran 1 0 1 2 3 4"}}) {
+    EXPECT_EQ(read_answers(CollectiveOp::kAllReduce, answers, 1).status().code(), Code::kInternal);
+  }
+}
+
+CollectiveRow some_row() {
+  const auto round = [](double micros) {
+    return Measured{.micros = micros, .cpu_s = 2e-6, .verified = true};
+  };
+  return {.op = CollectiveOp::kAllReduce,
+          .nproc = 4,
+          .bytes = Bytes{1'000'000},
+          .memory = "resident",
+          .ours = {round(100), round(50), round(200)},
+          .peers = {{.name = "gloo", .rounds = {round(1000), round(1000), round(1000)}}, {.name = "mpi"}}};
+}
+
+TEST(CollectiveReport, HasBandwidthsAndRatiosOfRounds) {
+  const auto row = json_of(some_row());
+  EXPECT_EQ(row["op"], "all_reduce");
+  EXPECT_EQ(row["nproc"], 4);
+  EXPECT_EQ(row["hosts"], 1);
+  EXPECT_EQ(row["bytes"], 1'000'000);
+  EXPECT_EQ(row["dtype"], "float32");
+  EXPECT_EQ(row["memory"], "resident");
+  EXPECT_EQ(row["median_us"], 100);
+  EXPECT_DOUBLE_EQ(row["algbw_gbs"], 10);
+  EXPECT_DOUBLE_EQ(row["busbw_gbs"], 15);
+  EXPECT_DOUBLE_EQ(row["cpu_s"], 2e-6);
+  EXPECT_EQ(row["verified"], true);
+  EXPECT_EQ(row["peers"].size(), 1);
+  const auto gloo = row["peers"]["gloo"];
+  EXPECT_EQ(gloo["median_us"], 1000);
+  EXPECT_EQ(gloo["ratio"], 10);
+  EXPECT_EQ(gloo["ratio_low"], 5);
+  EXPECT_EQ(gloo["ratio_high"], 20);
+}
+
+TEST(CollectiveReport, TableMarksRanksBeyondTheCoresAndWhatAPeerLacks) {
+  const TableStyle style{.peers = {"gloo", "mpi"}, .cores = 2};
+  const std::string head = table_head(style);
+  const std::string line = table_line(style, some_row());
+  EXPECT_EQ(head.size(), line.size());
+  EXPECT_THAT(head, HasSubstr("gloo us    ratio        low-high"));
+  EXPECT_THAT(line, HasSubstr(" 4* "));
+  EXPECT_THAT(line, HasSubstr(" 1000     10.0       5.00-20.0"));
+  EXPECT_THAT(line, HasSubstr("-        -               -\n"));
+  EXPECT_THAT(table_line({.peers = {}, .cores = 4}, some_row()), HasSubstr(" 4 "));
+}
+
+TEST(CollectiveReport, ARowWithOneWrongRoundIsNotVerified) {
+  CollectiveRow row = some_row();
+  row.ours[1].verified = false;
+  EXPECT_FALSE(row.verified());
+  EXPECT_THAT(table_line({.peers = {}, .cores = 4}, row), HasSubstr(" NO "));
+}
+
+TEST(CollectiveReport, PlotHasALineForEachMemoryAndOneForEachPeer) {
+  CollectiveRow foreign = some_row();
+  foreign.memory = "foreign";
+  const Plot plot = plot_of({some_row(), foreign});
+  ASSERT_EQ(plot.lines.size(), 3);
+  EXPECT_EQ(plot.lines[0].name, "lockstep, resident");
+  EXPECT_EQ(plot.lines[1].name, "lockstep, foreign");
+  EXPECT_EQ(plot.lines[2].name, "gloo");
+  EXPECT_THAT(plot.lines[2].points, ElementsAre(PlotPoint{.x = 1e6, .y = 1000}));
+}
+
+}  // namespace
+}  // namespace lockstep::bench
