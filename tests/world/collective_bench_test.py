@@ -72,7 +72,8 @@ class CollectiveBench(unittest.TestCase):
                                    "--dtype", "int32", "--rounds", "1")
             self.assertEqual([row["verified"] for row in report["rows"]], [True] * 4, op)
         _, report = self.bench("barrier", "--nproc", "3", "--rounds", "1")
-        self.assertEqual([(row["bytes"], row["verified"]) for row in report["rows"]], [(0, True)])
+        self.assertEqual([(row["bytes"], row["dtype"], row["memory"], row["verified"]) for row in report["rows"]],
+                         [(0, "none", "none", True)])
 
     def test_an_interrupted_bench_leaves_nothing(self):
         process = self.start("all_reduce", "--nproc", "2", "--bytes", "4KiB", "--rounds", "10000")

@@ -25,7 +25,7 @@ using nlohmann::json;
 
 // A batch has as many operations as fit a cache, each on buffers of its own, and at most so many; fewer on a
 // side that is slow.
-constexpr std::uint64_t kBatchBytes = 256 * 1024;
+constexpr Bytes kBatchBytes = Bytes::kib(256);
 constexpr int kMostIterations = 64;
 constexpr double kBatchMicros = 5'000;
 constexpr double kRoundMicros = 20'000;  // of one side
@@ -113,7 +113,7 @@ class CollectiveBench {
   // By side; nothing for one that lacks the operation.
   Result<std::vector<std::optional<Plan>>> make_plans(const CollectiveRow& row) {
     std::vector<std::optional<Plan>> plans;
-    const std::uint64_t fit = kBatchBytes / std::max<std::uint64_t>(row.bytes.value, 1);
+    const std::uint64_t fit = kBatchBytes.value / std::max<std::uint64_t>(row.bytes.value, 1);
     const double most = std::clamp<double>(static_cast<double>(fit), 1, kMostIterations);
     for (std::size_t side = 0; side < sides_.size(); ++side) {
       const auto first = measure(side, row, {});

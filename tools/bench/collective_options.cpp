@@ -48,6 +48,7 @@ Result<std::vector<Bytes>> parse_sizes(const CollectiveOptions& options, const s
 Result<DType> parse_type(const std::string& text) {
   if (const auto dtype = parse_bench_type(text)) return *dtype;
   std::vector<std::string> names;
+  names.reserve(kBenchTypes.size());
   for (const DType type : kBenchTypes) names.emplace_back(collective::name_of(type));
   return Status::invalid(cat("--dtype ", base::quoted(text), " is not one of ", base::join(names)));
 }
@@ -68,7 +69,7 @@ Result<CollectiveOptions> read_arguments(CollectiveOp op, const CollectiveArgume
   LOCKSTEP_ASSIGN(options.dtype, parse_type(arguments.dtype));
   LOCKSTEP_ASSIGN(options.bytes, parse_sizes(options, arguments.bytes));
   LOCKSTEP_ASSIGN(options.memory, parse_choices("--memory", arguments.memory, {"resident", "foreign"}));
-  if (op == CollectiveOp::kBarrier) options.memory.resize(1);
+  if (op == CollectiveOp::kBarrier) options.memory = {"none"};
   if (!arguments.against.empty()) {
     LOCKSTEP_ASSIGN(options.against, parse_choices("--against", arguments.against, {"gloo", "mpi"}));
   }

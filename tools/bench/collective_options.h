@@ -35,7 +35,7 @@ struct CollectiveOptions {
   std::optional<std::uint64_t> rate = {};  // between two hosts, bits per second; else what they can
   std::vector<Bytes> bytes = {};           // cut to what the operation can have; {0} for a barrier
   DType dtype = DType::kFloat32;
-  std::vector<std::string> memory = {};   // "resident", "foreign"
+  std::vector<std::string> memory = {};   // "resident", "foreign"; {"none"} for a barrier
   std::vector<std::string> against = {};  // "gloo", "mpi"
   int rounds = 7;
   std::string python = {};  // whose torch gloo is; empty: the one that is found

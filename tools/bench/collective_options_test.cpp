@@ -33,10 +33,10 @@ TEST(CollectiveOptions, TwoHostsHaveNprocRanksEach) {
 }
 
 TEST(CollectiveOptions, ABarrierHasOneRow) {
-  const auto options = read_arguments(CollectiveOp::kBarrier, {.nproc = 2, .memory = "resident,foreign"});
+  const auto options = read_arguments(CollectiveOp::kBarrier, {});
   ASSERT_TRUE(options.ok()) << options.status().text();
   EXPECT_THAT(options->bytes, ElementsAre(Bytes{0}));
-  EXPECT_THAT(options->memory, ElementsAre("resident"));
+  EXPECT_THAT(options->memory, ElementsAre("none"));
   EXPECT_THAT(options->against, IsEmpty());
 }
 

@@ -109,7 +109,7 @@ nlohmann::json json_of(const CollectiveRow& row) {
           {"nproc", row.nproc},
           {"hosts", row.hosts},
           {"bytes", row.bytes.value},
-          {"dtype", collective::name_of(row.dtype)},
+          {"dtype", row.op == CollectiveOp::kBarrier ? "none" : collective::name_of(row.dtype)},
           {"memory", row.memory},
           {"median_us", row.median_us()},
           {"algbw_gbs", row.algbw_gbs()},

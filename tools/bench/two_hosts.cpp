@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/types.h"
 #include "lockstep/launch/run_program.h"
 
 namespace lockstep::bench {
@@ -16,7 +17,7 @@ namespace {
 
 constexpr const char* kThisSpace = "/proc/thread-self/ns/net";
 // What a token bucket may send at once. A segment of a veth is up to 64 KiB, and must fit.
-constexpr std::uint64_t kBurstBytes = 256 * 1024;
+constexpr Bytes kBurst = Bytes::kib(256);
 
 Status run(const std::vector<std::string>& words, const Deadline& deadline) {
   LOCKSTEP_ASSIGN(const auto output, launch::run_program(words, deadline));
@@ -69,7 +70,7 @@ Status TwoHosts::set_up(int host, std::optional<std::uint64_t> bits_per_second, 
   std::ofstream("/proc/sys/net/ipv4/tcp_congestion_control") << "cubic" << std::flush;
   if (!bits_per_second) return {};
   return run({"tc", "qdisc", "add", "dev", kWire, "root", "tbf", "rate", cat(*bits_per_second, "bit"),
-              "burst", cat(kBurstBytes), "latency", "50ms"},
+              "burst", cat(kBurst.value), "latency", "50ms"},
              deadline);
 }
 
