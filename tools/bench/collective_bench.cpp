@@ -122,7 +122,7 @@ class CollectiveBench {
         plans.emplace_back();
         continue;
       }
-      LOCKSTEP_TRY(first.status());
+      LOCKSTEP_TRY(first.status().with_prefix(cat(sides_[side]->name(), ": ")));
       const double micros = std::max(first->micros, 0.01);
       Plan plan;
       plan.iterations = static_cast<int>(std::lround(std::clamp(kBatchMicros / micros, 1.0, most)));
