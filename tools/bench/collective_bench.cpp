@@ -240,6 +240,10 @@ void add_collective_benches(CLI::App& bench, tools::CommandContext& context) {
                        tools::Range<int>{.least = 1, .most = 2});
     command->add_option("--rate", arguments->rate, "With two hosts: bounds the wire between them, as 1gbit")
         ->type_name("RATE");
+    command
+        ->add_option("--cpu-binding", arguments->cpu_binding,
+                     "What each rank of every side is bound to (none)")
+        ->type_name("{none,cores}");
     command->add_option("--python", arguments->python, "The Python whose torch is measured as gloo")
         ->type_name("FILE");
     command->add_option("--json", arguments->json, "Write the report there as well")->type_name("FILE");

@@ -78,6 +78,12 @@ Result<CollectiveOptions> read_arguments(CollectiveOp op, const CollectiveArgume
   if (with_mpi && options.hosts > 1) {
     return Status::invalid("--against mpi is for one host: leave --hosts out, or compare with gloo alone");
   }
+  if (arguments.cpu_binding == "cores") {
+    options.binding = base::Binding::kCores;
+  } else if (arguments.cpu_binding != "none") {
+    return Status::invalid(
+        cat("--cpu-binding ", base::quoted(arguments.cpu_binding), " is neither none nor cores"));
+  }
   if (!arguments.rate.empty()) {
     if (options.hosts == 1)
       return Status::invalid("--rate bounds the wire between two hosts: give --hosts 2");

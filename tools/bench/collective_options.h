@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/status.h"
+#include "lockstep/base/topology.h"
 #include "lockstep/base/types.h"
 #include "lockstep/collective/dtype.h"
 #include "tools/bench/collective_case.h"
@@ -23,6 +24,7 @@ struct CollectiveArguments {
   int rounds = 7;
   int hosts = 1;
   std::string rate = {};
+  std::string cpu_binding = "none";
   std::string python = {};
   std::string json = {};
   std::string plot = {};
@@ -38,8 +40,9 @@ struct CollectiveOptions {
   std::vector<std::string> memory = {};   // "resident", "foreign"; {"none"} for a barrier
   std::vector<std::string> against = {};  // "gloo", "mpi"
   int rounds = 7;
-  std::string python = {};  // whose torch gloo is; empty: the one that is found
-  std::string json = {};    // where to write; empty: nowhere
+  base::Binding binding = base::Binding::kNone;  // of the ranks of every side
+  std::string python = {};                       // whose torch gloo is; empty: the one that is found
+  std::string json = {};                         // where to write; empty: nowhere
   std::string plot = {};
 
   WorldSize world() const { return WorldSize{nproc * hosts}; }

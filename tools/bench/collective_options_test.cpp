@@ -70,6 +70,7 @@ TEST(CollectiveOptions, AMistakeIsOneSentenceThatNamesTheOption) {
             {.against = "mpi", .hosts = 2},
             "--against mpi is for one host: leave --hosts out, or compare with gloo alone"},
            {all_reduce, {.hosts = 2, .rate = "fast"}, "--rate \"fast\" is not a rate such as 1gbit"},
+           {all_reduce, {.cpu_binding = "numa"}, "--cpu-binding \"numa\" is neither none nor cores"},
            {all_reduce, {.rate = "1gbit"}, "--rate bounds the wire between two hosts: give --hosts 2"},
            {CollectiveOp::kSendRecv,
             {.nproc = 1},

@@ -67,7 +67,8 @@ Status CollectiveSide::start_processes(const SideOptions& options) {
                            .argv = {"env"},
                            .environment = process.environment,
                            .stdin_fd = input.get(),
-                           .stdout_fd = STDERR_FILENO};
+                           .stdout_fd = STDERR_FILENO,
+                           .cpus = process.cpus};
     spec.argv.insert(spec.argv.end(), process.argv.begin(), process.argv.end());
     std::optional<TwoHosts::Visit> visit;
     if (options.hosts != nullptr) {

@@ -25,6 +25,7 @@ struct SideProcess {
   std::vector<std::string> argv = {};  // the program is looked for in PATH
   launch::Variables environment = {};
   int host = 0;
+  std::vector<int> cpus = {};  // bound to these; empty: not bound
 };
 
 struct SideOptions {

@@ -28,24 +28,34 @@ Status has_helper(const BenchSetting& setting, const std::string& name, const st
   return Status::unsupported(cat("the helper ", path.string(), " is not there; ", advice));
 }
 
+// By rank; the hosts are one machine.
+Result<std::vector<std::vector<int>>> cpus_of(const BenchSetting& setting) {
+  LOCKSTEP_ASSIGN(const base::Topology topology, base::read_topology());
+  return base::plan_binding(topology, setting.options.world(), setting.options.binding);
+}
+
 // A process for each rank, which is told the socket, where to meet, its rank and the number of ranks.
-void add_ranks(const BenchSetting& setting, const std::vector<std::string>& program,
-               const launch::Variables& environment, SideOptions& side) {
-  const int nproc = setting.options.nproc;
+Status add_ranks(const BenchSetting& setting, const std::vector<std::string>& program,
+                 const launch::Variables& environment, SideOptions& side) {
+  LOCKSTEP_ASSIGN(const auto cpus, cpus_of(setting));
   for (int rank = 0; rank < side.ranks; ++rank) {
-    SideProcess process{.argv = program, .environment = environment, .host = rank / nproc};
+    SideProcess process{.argv = program,
+                        .environment = environment,
+                        .host = rank / setting.options.nproc,
+                        .cpus = cpus[static_cast<std::size_t>(rank)]};
     for (const std::string& word :
          {side.socket, (setting.scratch / (side.name + ".meet")).string(), cat(rank), cat(side.ranks)}) {
       process.argv.push_back(word);
     }
     side.processes.push_back(std::move(process));
   }
+  return {};
 }
 
 Status add_ours(const BenchSetting& setting, SideOptions& side) {
   LOCKSTEP_TRY(has_helper(setting, "lockstep_collective_peer", "build or install Lockstep again"));
-  add_ranks(setting, {(setting.context.libexec() / "lockstep_collective_peer").string()},
-            environment_of(setting, {}), side);
+  LOCKSTEP_TRY(add_ranks(setting, {(setting.context.libexec() / "lockstep_collective_peer").string()},
+                         environment_of(setting, {}), side));
   if (setting.hosts != nullptr) {
     for (SideProcess& process : side.processes) process.argv.emplace_back(TwoHosts::kWire);
   }
@@ -74,10 +84,9 @@ Status add_gloo(const BenchSetting& setting, SideOptions& side) {
   LOCKSTEP_ASSIGN(const std::string python, python_with_torch(setting));
   // By name, so that nobody is asked for the host's address.
   const std::string interface = setting.hosts != nullptr ? TwoHosts::kWire : "lo";
-  add_ranks(
+  return add_ranks(
       setting, {python, "-W", "ignore", (setting.context.libexec() / "gloo_collective_peer.py").string()},
       environment_of(setting, {{"GLOO_SOCKET_IFNAME", interface}, {"TORCH_CPP_LOG_LEVEL", "ERROR"}}), side);
-  return {};
 }
 
 Status add_mpi(const BenchSetting& setting, SideOptions& side) {
@@ -88,19 +97,14 @@ Status add_mpi(const BenchSetting& setting, SideOptions& side) {
   if (!mpirun.ok() || !mpirun->succeeded()) {
     return Status::unsupported("--against mpi needs mpirun in PATH; install openmpi-bin");
   }
-  // Not bound, as the other sides.
-  std::vector<std::string> words = {"mpirun",
-                                    "-n",
-                                    cat(side.ranks),
-                                    "--bind-to",
-                                    "none",
-                                    "--stdin",
-                                    "none",
-                                    "--oversubscribe",
-                                    "--quiet",
-                                    "--mca",
-                                    "btl_base_warn_component_unused",
-                                    "0"};
+  // Not bound where there are more ranks than cores, as the other sides.
+  LOCKSTEP_ASSIGN(const auto cpus, cpus_of(setting));
+  std::vector<std::string> words = {"mpirun", "-n", cat(side.ranks), "--bind-to",
+                                    cpus.front().empty() ? "none" : "core"};
+  for (const char* word :
+       {"--stdin", "none", "--oversubscribe", "--quiet", "--mca", "btl_base_warn_component_unused", "0"}) {
+    words.emplace_back(word);
+  }
   if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
   words.push_back((setting.context.libexec() / "mpi_collective_peer").string());
   words.push_back(side.socket);

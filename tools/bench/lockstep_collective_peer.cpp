@@ -106,9 +106,7 @@ class LockstepSide {
     return prepared;
   }
 
-  void run(const Prepared& prepared) {
-    checked(group_.run(prepared.call));
-  }
+  void run(const Prepared& prepared) { checked(group_.run(prepared.call)); }
 
   void barrier() { checked(group_.run({.kind = OpKind::kBarrier})); }
 
