@@ -15,8 +15,7 @@ import xml.etree.ElementTree
 COMMAND, PEERS = sys.argv[1], sys.argv[2]
 ROW = {"op", "nproc", "hosts", "bytes", "dtype", "memory", "median_us", "algbw_gbs", "busbw_gbs", "cpu_s", "verified",
        "peers"}
-OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
-       "send_recv"]
+OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"]
 
 
 class CollectiveBench(unittest.TestCase):
@@ -68,9 +67,9 @@ class CollectiveBench(unittest.TestCase):
 
     def test_every_operation_is_verified(self):
         for op in OPS:
-            _, report = self.bench(op, "--nproc", "3", "--bytes", "64,100KiB", "--memory", "resident,foreign",
+            _, report = self.bench(op, "--nproc", "3", "--bytes", "100KiB", "--memory", "resident,foreign",
                                    "--dtype", "int32", "--rounds", "1")
-            self.assertEqual([row["verified"] for row in report["rows"]], [True] * 4, op)
+            self.assertEqual([row["verified"] for row in report["rows"]], [True] * 2, op)
         _, report = self.bench("barrier", "--nproc", "3", "--rounds", "1")
         self.assertEqual([(row["bytes"], row["dtype"], row["memory"], row["verified"]) for row in report["rows"]],
                          [(0, "none", "none", True)])

@@ -30,7 +30,7 @@ constexpr int kMostIterations = 64;
 constexpr double kBatchMicros = 5'000;
 constexpr double kRoundMicros = 20'000;  // of one side
 constexpr int kFewestBatches = 5;
-constexpr int kMostBatches = 200;
+constexpr int kMostBatches = 50;
 
 // Removed with all that is in it.
 class ScratchFolder {
@@ -117,12 +117,14 @@ class CollectiveBench {
     const double most = std::clamp<double>(static_cast<double>(fit), 1, kMostIterations);
     for (std::size_t side = 0; side < sides_.size(); ++side) {
       const auto first = measure(side, row, {});
-      if (!first.ok() && first.status().code() == Code::kUnsupported && side > 0) {
-        notes_.insert(cat(sides_[side]->name(), " cannot do this: ", first.status().message()));
+      if (first.status().code() == Code::kUnsupported) {
+        const std::string note = cat(sides_[side]->name(), " cannot do this: ", first.status().message());
+        if (side == 0) return Status::unsupported(note);
+        notes_.insert(note);
         plans.emplace_back();
         continue;
       }
-      LOCKSTEP_TRY(first.status().with_prefix(cat(sides_[side]->name(), ": ")));
+      LOCKSTEP_TRY(first.status());
       const double micros = std::max(first->micros, 0.01);
       Plan plan;
       plan.iterations = static_cast<int>(std::lround(std::clamp(kBatchMicros / micros, 1.0, most)));
