@@ -169,6 +169,7 @@ class InprocTransport::Impl {
   }
 
   const Clock& clock() const { return loop_->clock(); }
+  Loop& loop() { return *loop_; }
   bool in_forked_child() const { return loop_->in_forked_child(); }
 
  private:
@@ -259,6 +260,6 @@ Result<std::unique_ptr<Listener>> InprocTransport::listen(const base::Endpoint& 
 
 const Clock& InprocTransport::clock() const { return impl_->clock(); }
 
-Loop& InprocTransport::loop() { return *impl_->loop_; }
+Loop& InprocTransport::loop() { return impl_->loop(); }
 
 }  // namespace lockstep::transport::inproc

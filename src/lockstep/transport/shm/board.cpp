@@ -170,10 +170,9 @@ Status Board::look_around(std::span<Signal* const> signals, std::uint32_t round)
     }
     const bool awaited = std::find(signals.begin(), signals.end(), signals_[at]) != signals.end();
     if (!awaited || reached(block.posted.value.load(std::memory_order_acquire), round)) continue;
-    return Status::disconnected(
-        cat("rank ", rank_of(i), " left the group after operation #",
-            block.last_sequence.load(std::memory_order_relaxed)),
-        {.failure = Failure::kDesync, .rank = rank_of(index_), .peer = rank_of(i)});
+    return Status::disconnected(cat("rank ", rank_of(i), " left the group after operation #",
+                                    block.last_sequence.load(std::memory_order_relaxed)),
+                                {.failure = Failure::kDesync, .rank = rank_of(index_), .peer = rank_of(i)});
   }
   return {};
 }

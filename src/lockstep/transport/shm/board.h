@@ -15,8 +15,8 @@
 // posted a later round.
 //
 // Thread safety: one thread at a time runs rounds; fail() and failure() any thread, any process.
-// Errors: kTimeout names the members that are missing; kDisconnected with kPeerDied a member whose process has
-// ended, or with kDesync one that has left while it is waited for. Once a failure is recorded every wait
+// Errors: kTimeout names the members that are missing; kDisconnected with kPeerDied a member whose process
+// has ended, or with kDesync one that has left while it is waited for. Once a failure is recorded every wait
 // returns it, within 50 ms. Then the board is dead.
 // Does not: check headers (collective/ compares fingerprints), or know the operation.
 #pragma once

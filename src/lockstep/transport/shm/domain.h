@@ -27,8 +27,8 @@ namespace lockstep::transport::shm {
 
 struct DomainOptions {
   // Behaviour.
-  std::vector<Rank> members;  // the world ranks on this host, ascending; the same list on each of them
-  Rank rank;                  // one of them
+  std::vector<Rank> members;   // the world ranks on this host, ascending; the same list on each of them
+  Rank rank;                   // one of them
   std::vector<int> pids = {};  // of the members, for noticing a death; empty if that is not wanted
   std::string job_id;
   std::uint64_t epoch = 0;
@@ -81,9 +81,9 @@ class Domain {
 
   std::vector<Rank> members_;
   int index_ = 0;
-  std::shared_ptr<Heap> heap_;  // shared with the domains of the other threads, which only keep it alive
-  std::vector<View> views_;     // by index, our own included
-  std::vector<Segment> peers_;  // the mappings behind the views of other processes
+  std::shared_ptr<Heap> heap_;       // shared with the domains of the other threads, which only keep it alive
+  std::vector<View> views_;          // by index, our own included
+  std::vector<Segment> peers_;       // the mappings behind the views of other processes
   std::vector<UniqueFd> processes_;  // pidfds, by index; an empty one where none is watched
   std::vector<std::shared_ptr<Heap>> neighbours_;  // the heaps behind the views of other threads
   Mutex mutex_;
