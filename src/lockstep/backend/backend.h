@@ -2,7 +2,8 @@
 //
 // Order: collectives of a group run one at a time, in the order in which a rank issues them, which must be
 // the same on all ranks. run() does it on the calling thread; start() leaves it to the group's worker, or to
-// whoever waits for it first.
+// whoever waits for it first. Messages between two ranks take no part in that order: they are matched by
+// peer and tag, and an operation that waits never holds them up.
 // Thread safety: any thread.
 // Errors: kInvalid for a call that this rank can see to be wrong; nothing was sent and the group lives on.
 // Everything else is final: the first failure of any rank is recorded once, every rank's pending and later
@@ -30,7 +31,7 @@ constexpr Duration kDefaultOpTimeout = std::chrono::minutes(30);
 
 struct OpOptions {
   std::optional<Deadline> deadline = {};  // else the group's timeout from the call
-  // start(): kept until the operation no longer uses its bytes.
+  // start() and messages: kept until the operation no longer uses its bytes.
   std::shared_ptr<const void> keep = {};
 };
 
@@ -50,6 +51,13 @@ class Backend {
 
   // Like a barrier, but a timeout names, on every rank that came, all ranks that did not.
   virtual Status monitored_barrier(const OpOptions& options = {}) = 0;
+
+  // Messages. Those of one sender, receiver and tag arrive in the order in which they were sent. Sizes must
+  // agree: another size is kInvalid, and the group lives on. A rank may send to itself.
+  virtual WorkPtr send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options = {}) = 0;
+  // Without `from`, the first message with the tag, from whomever.
+  virtual WorkPtr recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
+                       const OpOptions& options = {}) = 0;
 
   // For operations that are given no deadline.
   virtual Duration timeout() const = 0;

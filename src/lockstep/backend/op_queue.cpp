@@ -1,13 +1,13 @@
 #include "lockstep/backend/op_queue.h"
 
 #include <deque>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/thread.h"
 
 namespace lockstep::backend {
 namespace {
@@ -140,11 +140,7 @@ void OpQueue::State::run_next() {
 
 Status OpQueue::State::make_worker(const std::shared_ptr<State>& state) {
   if (state->worker.joinable()) return {};
-  try {
-    state->worker = std::thread([state] { state->work(); });
-  } catch (const std::system_error& error) {
-    return Status::from_errno("the group's worker thread cannot be made", error.code().value());
-  }
+  LOCKSTEP_ASSIGN(state->worker, base::start_thread("lockstep-ops", [state] { state->work(); }));
   return {};
 }
 

@@ -28,8 +28,8 @@ class Work {
   virtual Status status() const = 0;
   bool is_success() const { return is_completed() && status().ok(); }
 
-  // Runs `then` once, on a thread of the group, after completion; also if that has been. It must not start an
-  // operation of the group (kInvalid).
+  // Runs `then` once, after completion, on the thread that completes it; if that has been, on a thread of the
+  // group or on this one. It must not wait, and cannot start a collective of the group (kInvalid).
   virtual void on_complete(std::function<void(const Status&)> then) = 0;
 
   // Of a receive: the rank, in the group, that the message came from. Known when it is complete.

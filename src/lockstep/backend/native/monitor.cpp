@@ -1,12 +1,11 @@
 #include "lockstep/backend/native/monitor.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
+#include <utility>
 
 #include "lockstep/backend/native/watcher.h"
 #include "lockstep/base/fork_guard.h"
+#include "lockstep/base/thread.h"
 
 namespace lockstep::backend {
 
@@ -15,24 +14,14 @@ Result<std::unique_ptr<Monitor>> Monitor::start(MonitorOptions options, transpor
                                                 const Deadline& deadline) {
   LOCKSTEP_ASSIGN(auto watcher, Watcher::make(std::move(options), domain, door, store, deadline));
   std::unique_ptr<Monitor> monitor(new Monitor(std::move(watcher), base::fork_generation()));
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    monitor->thread_ = std::thread([&self = *monitor] {
-      (void)::pthread_setname_np(::pthread_self(), "lockstep-watch");
-      while (!self.stop_) {
-        self.watcher_->look([&self](Rank lost, const Status& status) { self.hear_of(lost, status); });
-        self.watcher_->sleep();
-      }
-    });
-  } catch (const std::system_error& error) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return Status::from_errno("the thread that watches the other ranks cannot be made", error.code().value());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  LOCKSTEP_ASSIGN(
+      monitor->thread_, base::start_thread("lockstep-watch", [&self = *monitor] {
+        while (!self.stop_) {
+          self.watcher_->look([&self](Rank lost, const Status& status) { self.hear_of(lost, status); });
+          self.look_at_groups();
+          self.watcher_->sleep();
+        }
+      }));
   return monitor;
 }
 
@@ -53,13 +42,22 @@ Monitor::~Monitor() {
   watcher_->say_goodbye();
 }
 
-void Monitor::watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear) {
+void Monitor::look_at_groups() {
+  const MutexLock lock(mutex_);
+  for (auto& [id, group] : groups_) {
+    if (!group.hear) continue;
+    if (const Status failure = group.look(); !failure.ok()) std::exchange(group.hear, nullptr)(failure);
+  }
+}
+
+void Monitor::watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear,
+                    std::function<Status()> look) {
   const MutexLock lock(mutex_);
   for (const Rank member : members) {
     const auto lost = lost_.find(member);
     if (lost != lost_.end()) return hear(lost->second);
   }
-  groups_[group] = {members, std::move(hear)};
+  groups_[group] = {members, std::move(hear), std::move(look)};
 }
 
 void Monitor::forget(std::uint64_t group) {

@@ -53,9 +53,9 @@ class Monitor {
   Monitor& operator=(const Monitor&) = delete;
 
   using Hear = std::function<void(const Status&)>;
-  // `hear` is called once, on the monitor's thread or at once, with the first member that is lost; it must
-  // not wait.
-  void watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear);
+  // `hear` is called once, on the monitor's thread or at once, with the first member that is lost, or with
+  // the failure of the group that `look` finds; neither may wait.
+  void watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear, std::function<Status()> look);
   // Afterwards the group's `hear` is not running and will not run.
   void forget(std::uint64_t group);
 
@@ -63,11 +63,13 @@ class Monitor {
   class Watcher;
   struct Group {
     std::vector<Rank> members;
-    Hear hear;
+    Hear hear;  // empty once called
+    std::function<Status()> look;
   };
   Monitor(std::unique_ptr<Watcher> watcher, std::uint64_t fork_generation);
 
   void hear_of(Rank lost, const Status& status);
+  void look_at_groups();
 
   const std::uint64_t fork_generation_;
   std::atomic<bool> stop_ = false;

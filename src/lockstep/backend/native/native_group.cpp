@@ -1,7 +1,9 @@
 #include "lockstep/backend/native/native_group.h"
 
+#include <algorithm>
 #include <new>
 
+#include "lockstep/backend/message_work.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
@@ -40,6 +42,7 @@ NativeGroup::~NativeGroup() {
       Status::aborted(cat("rank ", parts_.rank, " destroyed the group ", base::quoted(parts_.name)),
                       {.failure = Failure::kClosed, .group = parts_.name});
   queue_.fail(destroyed);
+  parts_.messenger.fail_group(parts_.id, destroyed);
   if (parts_.communicator) {
     if (queue_.busy()) parts_.communicator->fail_from_outside(destroyed);
     queue_.run_alone([this] { parts_.communicator->leave(queue_.last_sequence()); });
@@ -57,14 +60,56 @@ Deadline NativeGroup::deadline_of(const OpOptions& options) const {
   return options.deadline ? *options.deadline : clock_.in(timeout_.load());
 }
 
+Status NativeGroup::refuse_in_forked_child(std::string_view op) const {
+  if (!in_forked_child()) return {};
+  return Status::invalid(
+      cat(op, " in a process that was forked after its group ", base::quoted(parts_.name),
+          " was made: the group belongs to the parent. Join a world of your own here."),
+      {.failure = Failure::kForked, .rank = parts_.rank, .op = std::string(op), .group = parts_.name});
+}
+
 Status NativeGroup::admit(const Call& call) const {
-  if (in_forked_child()) {
-    return Status::invalid(cat(collective::name_of(call.kind),
-                               " in a process that was forked after its group ", base::quoted(parts_.name),
-                               " was made: the group belongs to the parent. Join a world of your own here."),
-                           {.failure = Failure::kForked, .rank = parts_.rank, .group = parts_.name});
-  }
+  LOCKSTEP_TRY(refuse_in_forked_child(collective::name_of(call.kind)));
   return collective::check(call, parts_.rank, size());
+}
+
+Status NativeGroup::admit_peer(std::string_view op, Rank peer) const {
+  LOCKSTEP_TRY(refuse_in_forked_child(op));
+  if (size().contains(peer)) return {};
+  return Status::invalid(cat(op, ": the peer is rank ", peer, ", but the group has ", size(), " ranks"),
+                         {.rank = parts_.rank, .op = std::string(op), .group = parts_.name});
+}
+
+WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) {
+  const auto work = std::make_shared<MessageWork>(++messages_, options.keep, clock_);
+  if (const Status admitted = admit_peer("send", to); !admitted.ok()) {
+    work->complete(admitted, std::nullopt);
+    return work;
+  }
+  parts_.messenger.send(parts_.id, world_rank(to), tag, bytes, deadline_of(options),
+                        [work](const Status& status) { work->complete(status, std::nullopt); });
+  return work;
+}
+
+WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
+                          const OpOptions& options) {
+  const auto work = std::make_shared<MessageWork>(++messages_, options.keep, clock_);
+  if (const Status admitted = admit_peer("recv", from.value_or(parts_.rank)); !admitted.ok()) {
+    work->complete(admitted, std::nullopt);
+    return work;
+  }
+  std::optional<Rank> sender;
+  if (from) sender = world_rank(*from);
+  // The members are looked at by the loop, also after this group is gone.
+  parts_.messenger.recv(parts_.id, sender, tag, bytes, deadline_of(options),
+                        [work, members = parts_.members](const Status& status, std::optional<Rank> source) {
+                          if (source) {
+                            const auto found = std::find(members.begin(), members.end(), *source);
+                            source = Rank(static_cast<int>(found - members.begin()));
+                          }
+                          work->complete(status, source);
+                        });
+  return work;
 }
 
 Status NativeGroup::run(const Call& call, const OpOptions& options) {
@@ -100,7 +145,9 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
   if (status.ok()) return status;
   Cause cause = status.cause();
   cause.group = parts_.name;
-  return status.with_cause(std::move(cause));
+  status = status.with_cause(std::move(cause));
+  parts_.messenger.fail_group(parts_.id, status);
+  return status;
 }
 
 Status NativeGroup::monitored_barrier(const OpOptions& options) {
@@ -145,6 +192,7 @@ Status NativeGroup::failure() const {
 void NativeGroup::abort(const Status& why) {
   if (in_forked_child()) return;
   queue_.fail(why);
+  parts_.messenger.fail_group(parts_.id, why);
   if (!parts_.communicator) return;
   parts_.communicator->fail_from_outside(why);
   queue_.run_alone([this, &why] { (void)parts_.communicator->fail(why); });

@@ -13,6 +13,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/store/store.h"
 #include "lockstep/transport/communicator.h"
+#include "lockstep/transport/messages/messenger.h"
 
 namespace lockstep::backend {
 
@@ -26,7 +27,8 @@ struct NativeGroupParts {
   // Nothing for a group of one.
   std::unique_ptr<transport::Communicator> communicator;
   std::shared_ptr<store::Store> store;  // shared with the world; for monitored_barrier
-  std::function<void()> on_leave;       // afterwards nothing outside refers to the communicator
+  transport::messages::Messenger& messenger;
+  std::function<void()> on_leave;  // afterwards nothing outside refers to the communicator
   std::uint64_t fork_generation = 0;
 };
 
@@ -43,6 +45,9 @@ class NativeGroup final : public Backend {
   Status run(const Call& call, const OpOptions& options) override;
   WorkPtr start(const Call& call, const OpOptions& options) override;
   Status monitored_barrier(const OpOptions& options) override;
+  WorkPtr send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) override;
+  WorkPtr recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
+               const OpOptions& options) override;
 
   Duration timeout() const override { return timeout_.load(); }
   void set_timeout(Duration timeout) override { timeout_ = timeout; }
@@ -53,6 +58,8 @@ class NativeGroup final : public Backend {
 
  private:
   Status admit(const Call& call) const;
+  Status refuse_in_forked_child(std::string_view op) const;
+  Status admit_peer(std::string_view op, Rank peer) const;
   bool in_forked_child() const;
   Deadline deadline_of(const OpOptions& options) const;
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
@@ -62,6 +69,7 @@ class NativeGroup final : public Backend {
   const Clock& clock_;
   std::atomic<Duration> timeout_;
   OpQueue queue_;
+  std::atomic<std::uint64_t> messages_ = 0;
 };
 
 }  // namespace lockstep::backend

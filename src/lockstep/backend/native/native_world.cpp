@@ -12,6 +12,7 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/spanning.h"
+#include "lockstep/transport/tcp/tcp_transport.h"
 
 namespace lockstep::backend {
 namespace {
@@ -60,6 +61,11 @@ transport::Identity identity_of(const Rendezvous& rendezvous) {
           .world = rendezvous.world_size};
 }
 
+// A rendezvous without a secret over a network was told that it may.
+store::OpenToAll open_to_all(const Rendezvous& rendezvous) {
+  return rendezvous.secret.is_insecure() ? store::OpenToAll::kAllow : store::OpenToAll::kRefuse;
+}
+
 Result<std::vector<base::SocketAddress>> parse_addresses(std::string_view text) {
   std::vector<base::SocketAddress> addresses;
   for (const std::string& part : base::split(text, ' ')) {
@@ -99,6 +105,9 @@ Status NativeWorld::set_up() {
         std::all_of(host_of_.begin(), host_of_.end(), [&](int host) { return host == host_of_[0]; });
     if (!one_host) LOCKSTEP_TRY(open_door(deadline));
     LOCKSTEP_TRY(start_monitor(deadline));
+    LOCKSTEP_TRY(open_mail(deadline));
+  } else {
+    LOCKSTEP_TRY(open_mail(clock_.in(0s)));
   }
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
@@ -147,13 +156,10 @@ Status NativeWorld::share_memory(const Deadline& deadline) {
 }
 
 Status NativeWorld::open_door(const Deadline& deadline) {
-  const bool insecure = rendezvous_.secret.is_insecure();
-  LOCKSTEP_ASSIGN(door_,
-                  Door::open({.identity = identity_of(rendezvous_),
-                              .addresses = rendezvous_.addresses,
-                              // A rendezvous without a secret over a network was told that it may.
-                              .open_to_all = insecure ? store::OpenToAll::kAllow : store::OpenToAll::kRefuse},
-                             clock_));
+  LOCKSTEP_ASSIGN(door_, Door::open({.identity = identity_of(rendezvous_),
+                                     .addresses = rendezvous_.addresses,
+                                     .open_to_all = open_to_all(rendezvous_)},
+                                    clock_));
   std::vector<std::string> texts;
   for (const base::SocketAddress& address : door_->addresses()) texts.push_back(address.text());
   store::Store& store = *rendezvous_.store;
@@ -174,6 +180,34 @@ Status NativeWorld::start_monitor(const Deadline& deadline) {
                                             .addresses = doors_,
                                             .stall_after = options_.stall_after},
                                            *domain_, door_.get(), *rendezvous_.store, deadline));
+  return {};
+}
+
+Status NativeWorld::open_mail(const Deadline& deadline) {
+  const auto protection = options_.privacy == Privacy::kEncrypt ? transport::Protection::kSealed
+                                                                : transport::Protection::kIntegrity;
+  LOCKSTEP_ASSIGN(mail_transport_,
+                  transport::tcp::TcpTransport::create({.identity = identity_of(rendezvous_),
+                                                        .protection = protection,
+                                                        .open_to_all = open_to_all(rendezvous_)},
+                                                       clock_));
+  std::unique_ptr<transport::Listener> listener;
+  std::vector<base::Endpoint> endpoints;
+  if (size().value > 1) {
+    LOCKSTEP_ASSIGN(listener,
+                    mail_transport_->listen({.host = rendezvous_.addresses.front().host(), .port = 0}));
+    store::Store& store = *rendezvous_.store;
+    LOCKSTEP_TRY(store.set(cat("mail/", rank()), bytes_of(listener->endpoint().text()), deadline));
+    std::vector<std::string> keys;
+    for (int i = 0; i < size().value; ++i) keys.push_back(cat("mail/", i));
+    LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store.multi_get(keys, deadline));
+    for (const Buffer& answer : answers) {
+      LOCKSTEP_ASSIGN(endpoints.emplace_back(), base::parse_endpoint(text_of(answer)));
+    }
+  }
+  messenger_ = std::make_unique<transport::messages::Messenger>(
+      *mail_transport_, std::move(listener),
+      transport::messages::MessengerOptions{.rank = rank(), .endpoints = std::move(endpoints)});
   return {};
 }
 
@@ -207,6 +241,7 @@ Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>&
                          .members = members,
                          .timeout = options.timeout,
                          .store = rendezvous_.store,
+                         .messenger = *messenger_,
                          .fork_generation = fork_generation_};
   std::string identity = cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', parts.name);
   for (const Rank member : members) identity += cat('/', member);
@@ -243,9 +278,14 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
   const Deadline deadline = clock_.in(rendezvous_.store->timeout());
   LOCKSTEP_ASSIGN(std::unique_ptr<Board> board, Board::make(*domain_, options, *rendezvous_.store, deadline));
   Board& on_host = *board;
-  const auto hear = [&on_host](const Status& news) { (void)on_host.fail(news); };
+  // What other ranks say, and what the monitor finds, ends the group's operations and its messages.
+  const auto hear = [&on_host, id, messenger = messenger_.get()](const Status& news) {
+    (void)on_host.fail(news);
+    messenger->fail_group(id, on_host.failure());
+  };
+  const auto look = [&on_host] { return on_host.failure(); };
   if (layout.host_count() == 1) {
-    monitor_->watch(id, members, hear);
+    monitor_->watch(id, members, hear, look);
     return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board), nullptr);
   }
   std::vector<std::vector<base::SocketAddress>> addresses;
@@ -269,7 +309,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
           .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero()},
       std::move(inbox));
   door_->listen_for_news(id, hear);
-  monitor_->watch(id, members, hear);
+  monitor_->watch(id, members, hear, look);
   return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board),
                                         std::move(links));
 }

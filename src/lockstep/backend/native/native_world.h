@@ -12,7 +12,9 @@
 #include "lockstep/backend/world.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/transport/link/door.h"
+#include "lockstep/transport/messages/messenger.h"
 #include "lockstep/transport/shm/domain.h"
+#include "lockstep/transport/transport.h"
 
 namespace lockstep::backend {
 
@@ -35,6 +37,7 @@ class NativeWorld final : public World {
   Status share_memory(const Deadline& deadline);
   Status open_door(const Deadline& deadline);
   Status start_monitor(const Deadline& deadline);
+  Status open_mail(const Deadline& deadline);
   Result<std::unique_ptr<transport::Communicator>> connect(std::uint64_t id, int position,
                                                            const std::vector<Rank>& members);
   // For groups without one: the same on all members, and no two groups have the same.
@@ -51,6 +54,8 @@ class NativeWorld final : public World {
   std::vector<std::vector<base::SocketAddress>> doors_;  // by rank
   Mutex mutex_;
   std::map<std::vector<Rank>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::unique_ptr<transport::Transport> mail_transport_;
+  std::unique_ptr<transport::messages::Messenger> messenger_;
   std::unique_ptr<Monitor> monitor_;
   std::atomic<int> groups_ = 0;
   std::unique_ptr<Backend> all_;

@@ -176,6 +176,7 @@ void Monitor::Watcher::meet_speakers() {
         peer = Rank{i};
         if (host_of(peer) == *host) arrival = inbox_->take(peer, 0);
       }
+      if (!arrival) look_whether_it_is_there(*speaker);
     } else if (clock_.now() - tried_[*host] >= kConnectPause) {
       tried_[*host] = clock_.now();
       auto connected =
@@ -183,7 +184,11 @@ void Monitor::Watcher::meet_speakers() {
                                   .group = kWatchGroup,
                                   .addresses = options_.addresses[static_cast<std::size_t>(speaker->value)]},
                                  clock_.in(kConnectLimit));
-      if (connected.ok()) arrival = std::move(*connected);
+      if (connected.ok()) {
+        arrival = std::move(*connected);
+      } else if (connected.status().failure() == Failure::kNobodyListens) {
+        lose(*speaker, Failure::kPeerDied);  // a door is open as long as its process lives
+      }
     }
     if (!arrival) continue;
     auto socket = std::make_unique<WatchSocket>(std::move(arrival->socket), peer);
@@ -191,6 +196,17 @@ void Monitor::Watcher::meet_speakers() {
       if (is_here(rank)) socket->say({.kind = WatchMessage::Kind::kLost, .failure = failure, .rank = rank});
     }
     sockets_[*host] = std::move(socket);
+  }
+}
+
+// One that should have come may have died before it could.
+void Monitor::Watcher::look_whether_it_is_there(Rank speaker) {
+  base::TimePoint& tried = tried_.try_emplace(host_of(speaker), clock_.now()).first->second;
+  if (clock_.now() - tried < kConnectPause) return;
+  tried = clock_.now();
+  for (const base::SocketAddress& address : options_.addresses[static_cast<std::size_t>(speaker.value)]) {
+    const auto connected = base::connect_to(address, clock_.in(kConnectLimit), base::OnRefused::kFail);
+    if (connected.status().failure() == Failure::kNobodyListens) return lose(speaker, Failure::kPeerDied);
   }
 }
 

@@ -43,6 +43,7 @@ class Monitor::Watcher {
   void look_at_neighbours();
   void read_the_speaker();
   void meet_speakers();
+  void look_whether_it_is_there(Rank speaker);
   void listen_to_speakers();
   void blame_silent_hosts();
   void lose(Rank rank, Failure failure);

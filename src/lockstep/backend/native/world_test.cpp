@@ -64,7 +64,7 @@ std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first) {
   for (store::Member& member : rendezvous->members) {
     if (member.rank.value >= first) member.host.boot_id = "another host";
   }
-  auto world = NativeWorld::make({.stall_after = 1s}, std::move(*rendezvous), Clock::steady());
+  auto world = NativeWorld::make({.stall_after = 2s}, std::move(*rendezvous), Clock::steady());
   EXPECT_OK(world.status());
   return world.ok() ? std::move(*world) : nullptr;
 }
@@ -239,6 +239,65 @@ TEST(World, AnAbortIsHeardByEveryRank) {
   }));
 }
 
+TEST(World, MessagesFindTheirReceiverInAnyOrder) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    const auto world = join_on_two_hosts(rank, 2);
+    ASSERT_TRUE(world);
+    Backend& group = world->group();
+    const int n = 3;
+    const auto size = [](int from, int to) { return static_cast<std::size_t>(from * 70'000 + to * 3 + 1); };
+    std::vector<std::vector<float>> in(n);
+    std::vector<std::vector<float>> out(n);
+    std::vector<WorkPtr> works;
+    // Receives first on every rank, across a barrier, and to oneself.
+    for (int peer = 0; peer < n; ++peer) {
+      auto& buffer = in[static_cast<std::size_t>(peer)];
+      buffer.resize(size(peer, rank.rank.value));
+      works.push_back(group.recv(Rank{peer}, 7, bytes_of(buffer)));
+    }
+    ASSERT_OK(barrier(group));
+    for (int peer = 0; peer < n; ++peer) {
+      auto& buffer = out[static_cast<std::size_t>(peer)];
+      buffer.assign(size(rank.rank.value, peer), static_cast<float>(rank.rank.value + 1));
+      works.push_back(group.send(Rank{peer}, 7, bytes_of(buffer)));
+    }
+    for (const WorkPtr& work : works) ASSERT_OK(work->wait());
+    for (int peer = 0; peer < n; ++peer) {
+      EXPECT_EQ(works[static_cast<std::size_t>(peer)]->source(), Rank{peer});
+      EXPECT_TRUE(all_are(in[static_cast<std::size_t>(peer)], static_cast<float>(peer + 1)));
+    }
+    // From whoever comes first.
+    std::vector<int> number{rank.rank.value};
+    if (rank.rank.value != 0) {
+      ASSERT_OK(group.send(Rank{0}, 9, bytes_of(number))->wait());
+    } else {
+      for (int i = 0; i < 2; ++i) {
+        const WorkPtr work = group.recv({}, 9, bytes_of(number));
+        ASSERT_OK(work->wait());
+        EXPECT_EQ(work->source(), Rank{number[0]});
+      }
+    }
+    EXPECT_THAT(group.send(Rank{3}, 0, {})->wait(), StatusIs(Code::kInvalid, HasSubstr("rank 3")));
+    ASSERT_OK(barrier(group));
+  }));
+}
+
+TEST(World, APendingReceiveEndsWithItsGroup) {
+  Survivors survivors;
+  const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
+    Survivors::stay();
+    const auto world = join_on_two_hosts(rank, 2);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank.value == 1) ::kill(::getpid(), SIGKILL);
+    std::vector<float> data(10);
+    EXPECT_EQ(world->group().recv(Rank{rank.rank.value == 0 ? 2 : 0}, 1, bytes_of(data))->wait().failure(),
+              Failure::kPeerDied);
+    if (!::testing::Test::HasFailure()) survivors.add();
+  });
+  EXPECT_EQ(survivors.count(), 2) << status.text();
+}
+
 TEST(World, SpansHosts) {
   for (const int first : {1, 2, 3}) {
     EXPECT_OK(ProcessWorld{5}.run([first](const SpawnedRank& rank) {
@@ -309,7 +368,7 @@ TEST(World, ARankThatIsStoppedForAShortWhileIsNotLost) {
     if (rank.rank.value == 0) {
       const int pid = world->rendezvous().members[1].pid;
       ::kill(pid, SIGSTOP);
-      ::usleep(300'000);  // a third of what it may take
+      ::usleep(300'000);  // much less than it may take
       ::kill(pid, SIGCONT);
     }
     ASSERT_OK(barrier(world->group()));
