@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "lockstep/base/text.h"
+#include "lockstep/collective/copy.h"
 #include "lockstep/collective/local_round.h"
+#include "lockstep/collective/selection.h"
 #include "lockstep/collective/slices.h"
 
 namespace lockstep::collective {
@@ -143,7 +145,7 @@ class Pull {
     for (std::size_t lane = 0; lane < parts_.size(); ++lane) {
       const ByteView part = parts_[lane];
       if (at >= part.size()) continue;
-      copy(staging.subspan(lane * width_, std::min(width_, part.size() - at)), part.data() + at);
+      copy_for_peers(staging.subspan(lane * width_, std::min(width_, part.size() - at)), part.data() + at);
     }
     rounds_.post_staged(parts_.size() == 1 ? std::min(width_, total_ - std::min(at, total_)) : staging.size(),
                         total_);
@@ -188,29 +190,33 @@ class Reduction {
     return {};
   }
 
-  // All-reduce only. Direct where every buffer is resident, else in windows.
+  // All-reduce only.
   Status run() {
-    if (input_.size() <= width_) return run_one_shot();
-    LOCKSTEP_ASSIGN(std::vector<Exposed> inputs, expose_inputs(0, width_));
-    if (std::all_of(inputs.begin(), inputs.end(), [](const Exposed& peer) { return peer.resident(); })) {
-      return run_direct(inputs);
-    }
-    LOCKSTEP_TRY(fold_and_share(inputs, 0, width_));
-    for (std::size_t at = width_; at < input_.size(); at += width_) {
-      const std::size_t size = std::min(width_, input_.size() - at);
+    std::size_t size = std::min(width_, input_.size());
+    LOCKSTEP_ASSIGN(std::vector<Exposed> inputs, expose_inputs(0, size));
+    const auto residents =
+        std::count_if(inputs.begin(), inputs.end(), [](const Exposed& peer) { return peer.resident(); });
+    if (residents == rounds_.size()) return run_direct(inputs);
+    // A resident buffer is read where it lies, so its owner must not write a result to it before all have
+    // folded.
+    const bool one_shot =
+        residents == 0 && select_local_all_reduce(input_.size(), rounds_.size()) == LocalWay::kOneShot;
+    for (std::size_t at = 0;;) {
+      LOCKSTEP_TRY(one_shot ? fold_all(inputs, at, size) : fold_and_share(inputs, at, size));
+      at += size;
+      if (at >= input_.size()) return {};
+      size = std::min(width_, input_.size() - at);
       LOCKSTEP_ASSIGN(inputs, expose_inputs(at, size));
-      LOCKSTEP_TRY(fold_and_share(inputs, at, size));
     }
-    return {};
   }
 
  private:
   Result<std::vector<Exposed>> expose_inputs(std::size_t at, std::size_t size) {
     LOCKSTEP_TRY(rounds_.open());
-    if (resident_ && input_.size() > width_) {
+    if (resident_ && input_.size() >= kDirectFrom) {
       rounds_.post_resident(*resident_, input_.size(), input_.size());
     } else {
-      copy(rounds_.staging().first(size), input_.data() + at);
+      copy_for_peers(rounds_.staging().first(size), input_.data() + at);
       rounds_.post_staged(size, input_.size());
     }
     return rounds_.await_all();
@@ -224,14 +230,16 @@ class Reduction {
       LOCKSTEP_ASSIGN(const std::byte* bytes, peer.window(at, slice.end * element_));
       sources.push_back(bytes + slice.begin * element_);
     }
+    // Our own part is in our cache where it came from, and not where it was staged.
+    sources[static_cast<std::size_t>(rounds_.index())] = input_.data() + at + slice.begin * element_;
     fold(fold_of(call_.fingerprint, rounds_.size(), factors), sources, to, slice.count());
     return {};
   }
 
-  Status run_one_shot() {
-    LOCKSTEP_ASSIGN(const std::vector<Exposed> inputs, expose_inputs(0, input_.size()));
-    std::byte* const to = output_.data();
-    return fold_slice(inputs, 0, {0, input_.size() / element_}, {&to, 1});
+  // Every rank folds all of the window.
+  Status fold_all(std::span<const Exposed> inputs, std::size_t at, std::size_t size) {
+    std::byte* const to = output_.data() + at;
+    return fold_slice(inputs, at, {0, size / element_}, {&to, 1});
   }
 
   // Every rank writes its slice of the result into every buffer.

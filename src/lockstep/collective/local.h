@@ -4,12 +4,12 @@
 // byte of theirs is used. A buffer that lies in its rank's heap is "resident": it is posted where it is and
 // never copied.
 //
-//   all_reduce      S <= C, not resident: one round; every rank folds everything (n·S read).
-//                   resident on all: two rounds; every rank folds its slice from all buffers and writes it to
-//                   all of them (2·S touched). else: per C bytes one round with the inputs, in which every
-//                   rank folds its slice, and one with the slices, from which every rank takes the others'
-//                   ((5 + 1/n)·S touched).
-//   reduce          the same, where only the root takes the slices.
+//   all_reduce      resident on all, from 8 KiB on: two rounds; every rank folds its slice from all buffers
+//                   and writes it to all of them (2·S touched).
+//                   two ranks, or n·S up to 512 KiB: per C bytes one round; every rank folds everything.
+//                   else: per C bytes one round with the inputs, in which every rank folds its slice, and one
+//                   with the slices, from which every rank takes the others' ((5 + 1/n)·S touched).
+//   reduce          the last of these, where only the root takes the slices.
 //   reduce_scatter  per C bytes one round; every rank folds its own part.
 //   broadcast, all_gather, gather, scatter, all_to_all
 //                   per C bytes one round; every rank copies what is for it out of its peers' postings.

@@ -1,4 +1,4 @@
-// Which way an all-reduce between hosts takes. Pure: every rank comes to the same answer.
+// Which way an all-reduce takes. Pure: every rank comes to the same answer.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,23 @@
 #include "lockstep/transport/layout.h"
 
 namespace lockstep::collective {
+
+enum class LocalWay : std::uint8_t {
+  kOneShot,  // every rank folds everything: one round per window, n times the reading
+  kTwoShot,  // every rank folds its slice and takes the others': two rounds per window
+};
+
+// For buffers that are not in shared memory. n·S is what a one-shot reads; with two ranks that is no more
+// than a two-shot touches.
+constexpr LocalWay select_local_all_reduce(std::size_t bytes, int ranks) {
+  constexpr std::size_t kReadLimit = std::size_t{512} << 10;
+  if (ranks <= 2 || bytes * static_cast<std::size_t>(ranks) <= kReadLimit) return LocalWay::kOneShot;
+  return LocalWay::kTwoShot;
+}
+
+// A buffer in shared memory is folded where it lies from this size on; a smaller one is staged, which saves a
+// round.
+constexpr std::size_t kDirectFrom = std::size_t{8} << 10;
 
 enum class SpanningWay : std::uint8_t {
   kRaw,       // every rank has all contributions, and folds them itself

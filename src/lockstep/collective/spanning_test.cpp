@@ -284,7 +284,14 @@ TEST(Spanning, ADifferentCallIsADesyncThatEveryRankQuotes) {
   }
 }
 
-TEST(Selection, FollowsTheTable) {
+TEST(Selection, OnOneHostFollowsTheTable) {
+  EXPECT_EQ(select_local_all_reduce(4 << 10, 2), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(64 << 20, 2), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(4 << 10, 8), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(1 << 20, 8), LocalWay::kTwoShot);
+}
+
+TEST(Selection, BetweenHostsFollowsTheTable) {
   const auto way = [](std::vector<int> hosts, std::size_t bytes) {
     return select_all_reduce(bytes, Layout::of(std::span<const int>(hosts)));
   };
