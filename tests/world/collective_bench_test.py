@@ -15,7 +15,8 @@ import xml.etree.ElementTree
 COMMAND, PEERS = sys.argv[1], sys.argv[2]
 ROW = {"op", "nproc", "hosts", "bytes", "dtype", "memory", "median_us", "algbw_gbs", "busbw_gbs", "cpu_s", "verified",
        "peers"}
-OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"]
+OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+       "send_recv"]
 
 
 class CollectiveBench(unittest.TestCase):

@@ -42,7 +42,7 @@ OpKind kind_of(CollectiveOp op) {
     case CollectiveOp::kAllToAll:
       return OpKind::kAllToAll;
     case CollectiveOp::kBarrier:
-    case CollectiveOp::kSendRecv:
+    case CollectiveOp::kSendRecv:  // no collective: messages
       break;
   }
   return OpKind::kBarrier;
@@ -63,6 +63,7 @@ class LockstepSide {
  public:
   // The call of one operation, with the lists that it borrows.
   struct Prepared {
+    CollectiveOp op;
     Call call = {};
     std::vector<ByteView> inputs = {};
     std::vector<ByteSpan> outputs = {};
@@ -74,9 +75,7 @@ class LockstepSide {
   Rank rank() const { return group_.rank(); }
   WorldSize size() const { return group_.size(); }
   static std::string version() { return LOCKSTEP_VERSION; }
-  static std::string lacks(CollectiveOp op, DType /*dtype*/) {
-    return op == CollectiveOp::kSendRecv ? "a group has no messages between two ranks" : "";
-  }
+  static std::string lacks(CollectiveOp /*op*/, DType /*dtype*/) { return ""; }
 
   Memory allocate(std::size_t bytes, bool resident) {
     if (!resident) return plain_memory(bytes);
@@ -87,7 +86,7 @@ class LockstepSide {
   Prepared prepare(const Operation& operation, ByteSpan inputs, ByteSpan outputs) const {
     const Shape shape = shape_of(operation.op, operation.bytes, operation.dtype, rank(), size());
     const std::size_t block = shape.block * collective::size_of(operation.dtype);
-    Prepared prepared;
+    Prepared prepared{.op = operation.op};
     for (std::size_t i = 0; i < static_cast<std::size_t>(shape.inputs); ++i) {
       prepared.inputs.push_back(inputs.subspan(i * block, block));
     }
@@ -106,7 +105,14 @@ class LockstepSide {
     return prepared;
   }
 
-  void run(const Prepared& prepared) { checked(group_.run(prepared.call)); }
+  void run(const Prepared& prepared) {
+    if (prepared.op != CollectiveOp::kSendRecv) return checked(group_.run(prepared.call));
+    const int n = size().value;
+    const WorkPtr received = group_.recv(Rank{(rank().value + n - 1) % n}, 0, prepared.outputs[0]);
+    const WorkPtr sent = group_.send(Rank{(rank().value + 1) % n}, 0, prepared.inputs[0]);
+    checked(received->wait());
+    checked(sent->wait());
+  }
 
   void barrier() { checked(group_.run({.kind = OpKind::kBarrier})); }
 
