@@ -214,23 +214,22 @@ void OpQueue::end_run() {
 
 WorkPtr OpQueue::start(Body body, const Deadline& deadline) {
   if (t_in_callback) return ended(from_a_callback());
-  State& state = *state_;
   const auto op = std::make_shared<Op>(state_, deadline);
   op->body = std::move(body);
-  const MutexLock lock(state.mutex);
-  if (!state.failure.ok()) {
+  const MutexLock lock(state_->mutex);
+  if (!state_->failure.ok()) {
     op->body = nullptr;
-    state.complete(*op, state.failure);
+    state_->complete(*op, state_->failure);
     return op;
   }
   if (const Status made = State::make_worker(state_); !made.ok()) {
     op->body = nullptr;
-    state.complete(*op, made);
+    state_->complete(*op, made);
     return op;
   }
-  op->number = ++state.issued;
-  state.pending.push_back(op);
-  state.changed.notify_all();
+  op->number = ++state_->issued;
+  state_->pending.push_back(op);
+  state_->changed.notify_all();
   return op;
 }
 
