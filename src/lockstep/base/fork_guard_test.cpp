@@ -95,23 +95,33 @@ TEST(ForkGuard, AChildMakesGuardsOfItsOwnEvenIfForkedUnderALock) {
 
 TEST(ForkGuard, AForkWaitsForTheLocksOfOtherThreadsAndTheyForEachOtherNot) {
   std::latch both_hold(2);
+  // Both live until the child has ended: the thread sanitizer takes one that has finished for one forgotten
+  // there.
+  std::latch child_has_ended(1);
   std::atomic<bool> released = false;
   std::thread first([&] {
-    const ForkLock lock;
-    both_hold.arrive_and_wait();  // for ever, if one lock kept the other out
+    {
+      const ForkLock lock;
+      both_hold.arrive_and_wait();  // for ever, if one lock kept the other out
+    }
+    child_has_ended.wait();
   });
   std::atomic<bool> holds = false;
   std::thread second([&] {
-    const ForkLock lock;
-    both_hold.arrive_and_wait();
-    holds = true;
-    holds.notify_one();
-    // The fork is under way or about to be; it must not be over before this is.
-    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
-    released = true;
+    {
+      const ForkLock lock;
+      both_hold.arrive_and_wait();
+      holds = true;
+      holds.notify_one();
+      // The fork is under way or about to be; it must not be over before this is.
+      for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+      released = true;
+    }
+    child_has_ended.wait();
   });
   holds.wait(false);
   EXPECT_EQ(in_child([&] { return released ? 0 : 1; }), 0);
+  child_has_ended.count_down();
   first.join();
   second.join();
 }
