@@ -226,6 +226,7 @@ Result<std::vector<double>> Spanning::share_factors() {
 
 void Spanning::fold_blocks(const Buffer& blocks, std::span<const double> factors, ByteSpan to) const {
   std::vector<const std::byte*> sources;
+  sources.reserve(static_cast<std::size_t>(communicator_.size()));
   for (int i = 0; i < communicator_.size(); ++i)
     sources.push_back(blocks.data() + static_cast<std::size_t>(i) * to.size());
   std::byte* const result = to.data();
@@ -250,6 +251,7 @@ Status Spanning::all_reduce_raw(ByteSpan data) {
   LOCKSTEP_ASSIGN(const std::vector<double> factors, share_factors());
   Buffer blocks(data.size() * static_cast<std::size_t>(communicator_.size()));
   std::vector<ByteSpan> outputs;
+  outputs.reserve(static_cast<std::size_t>(communicator_.size()));
   for (int i = 0; i < communicator_.size(); ++i)
     outputs.push_back(ByteSpan(blocks).subspan(static_cast<std::size_t>(i) * data.size(), data.size()));
   LOCKSTEP_TRY(all_gather(data, outputs));
@@ -305,6 +307,7 @@ Status Spanning::all_reduce_exchange(ByteSpan data) {
     const ByteSpan own = slices[static_cast<std::size_t>(own_)];
     Buffer blocks(own.size() * static_cast<std::size_t>(n));
     std::vector<ByteSpan> raw;
+    raw.reserve(static_cast<std::size_t>(n));
     for (int i = 0; i < n; ++i)
       raw.push_back(ByteSpan(blocks).subspan(static_cast<std::size_t>(i) * own.size(), own.size()));
     LOCKSTEP_TRY(all_to_all(inputs, raw));
@@ -338,6 +341,7 @@ Status Spanning::reduce_scatter(std::span<const ByteView> inputs, ByteSpan outpu
     for (const ByteView part : inputs) pieces.push_back(part_of(part, at, window));
     Buffer blocks(own.size() * static_cast<std::size_t>(n));
     std::vector<ByteSpan> raw;
+    raw.reserve(static_cast<std::size_t>(n));
     for (int i = 0; i < n; ++i)
       raw.push_back(ByteSpan(blocks).subspan(static_cast<std::size_t>(i) * own.size(), own.size()));
     LOCKSTEP_TRY(all_to_all(pieces, raw));

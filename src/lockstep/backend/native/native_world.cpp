@@ -261,6 +261,7 @@ Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>&
 Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int position,
                                                            const std::vector<Rank>& members) {
   std::vector<int> labels;
+  labels.reserve(members.size());
   for (const Rank member : members) labels.push_back(host_of_[static_cast<std::size_t>(member.value)]);
   Layout layout = Layout::of(std::span<const int>(labels));
   transport::shm::BoardOptions options{
@@ -289,6 +290,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
     return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board), nullptr);
   }
   std::vector<std::vector<base::SocketAddress>> addresses;
+  addresses.reserve(members.size());
   for (const Rank member : members) addresses.push_back(doors_[static_cast<std::size_t>(member.value)]);
   LOCKSTEP_ASSIGN(std::shared_ptr<transport::link::Inbox> inbox, door_->inbox(id));
   auto links = std::make_unique<Links>(

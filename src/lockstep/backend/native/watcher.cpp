@@ -81,6 +81,7 @@ Result<std::unique_ptr<Monitor::Watcher>> Monitor::Watcher::make(MonitorOptions 
   std::memset(range.data, 0, size.value);
   new (range.data) Pulse;
   std::vector<std::string> keys;
+  keys.reserve(static_cast<std::size_t>(domain.size()));
   for (int i = 0; i < domain.size(); ++i) keys.push_back(cat("pulse/", domain.rank_of(i)));
   LOCKSTEP_TRY(store.set(cat("pulse/", watcher->own_), bytes_of(cat(range.offset)), deadline));
   LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, store.multi_get(keys, deadline));

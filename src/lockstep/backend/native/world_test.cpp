@@ -90,7 +90,7 @@ TEST(World, ReducesOnEveryRank) {
       for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20}) {
         std::vector<float> data(count, static_cast<float>(rank.rank.value + 1));
         ASSERT_OK(all_reduce(world->group(), std::span(data)));
-        ASSERT_TRUE(all_are(data, static_cast<float>(size * (size + 1) / 2)));
+        ASSERT_TRUE(all_are(data, static_cast<float>(size) * static_cast<float>(size + 1) / 2));
         auto memory = world->allocate(Bytes{count * sizeof(float)});
         ASSERT_OK(memory.status());
         const std::span shared(reinterpret_cast<float*>(memory->bytes.data()), count);
