@@ -111,8 +111,11 @@ while at < len(text):
         self.assertEqual(status, 143)
 
     def test_output_of_a_grandchild_is_shown_to_its_end(self):
-        _, out, _ = self.run_job("sh", "-c", "(i=0; while [ $i -lt 100 ]; do echo $i; i=$((i+1)); done) & exit 0")
+        # It is asked to end as soon as its rank has, and takes its time.
+        _, out, _ = self.run_job(
+            "sh", "-c", "trap '' TERM; (i=0; while [ $i -lt 100 ]; do echo $i; i=$((i+1)); done) & exit 0")
         self.assertIn("[rank 0] 0\n", out)
+        self.assertIn("[rank 0] 99\n", out)
 
 
 class Logs(LauncherTest):
