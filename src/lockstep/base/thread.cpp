@@ -1,8 +1,8 @@
 #include "lockstep/base/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 
+#include <csignal>
 #include <system_error>
 #include <utility>
 

@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <array>
+#include <csignal>
 
 #include "lockstep/testing/status_matchers.h"
 #include "lockstep/testing/thread_limit.h"

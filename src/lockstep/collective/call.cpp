@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/text.h"
 
@@ -40,7 +41,7 @@ Shapes shapes_of(OpKind kind, bool is_root) {
   return {Shape::kNone, Shape::kNone};
 }
 
-Status wrong(const Call& call, std::string what) {
+Status wrong(const Call& call, std::string_view what) {
   return Status::invalid(cat(name_of(call.kind), ": ", what), {.op = std::string(name_of(call.kind))});
 }
 

@@ -219,6 +219,7 @@ Result<std::vector<double>> Spanning::share_factors() {
   std::vector<double> factors(static_cast<std::size_t>(communicator_.size()), 1);
   if (fingerprint_.reduce_op != ReduceOp::kPremulSum) return factors;
   std::vector<ByteSpan> outputs;
+  outputs.reserve(factors.size());
   for (double& factor : factors) outputs.push_back(std::as_writable_bytes(std::span(&factor, 1)));
   LOCKSTEP_TRY(all_gather(std::as_bytes(std::span(&factor_, 1)), outputs));
   return factors;

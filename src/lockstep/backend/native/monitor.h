@@ -7,7 +7,9 @@
 // speaker hears it writes beside its pulse, where its neighbours read it. When a speaker is lost the next one
 // takes over. docs/failures.md tells the whole story.
 //
-// A process that is traced (a debugger) is not stalled; a monitor that was itself late restarts the grace.
+// A process that is traced (a debugger) is not stalled; of the time in which a monitor was itself late only a
+// part counts.
+//
 // Thread safety: any thread.
 // Does not: end a group by itself; whoever hears of a loss does.
 #pragma once
