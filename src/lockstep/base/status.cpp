@@ -37,6 +37,7 @@ constexpr FailureName kFailureNames[] = {
     {Failure::kForked, "forked"},
     {Failure::kClosed, "closed"},
     {Failure::kNobodyListens, "nobody_listens"},
+    {Failure::kLeftOut, "left_out"},
 };
 
 // What the caller can do about an errno, and what it means.

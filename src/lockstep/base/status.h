@@ -60,6 +60,7 @@ enum class Failure : std::uint8_t {
   kForked,         // used in a child that was forked after it was made
   kClosed,         // used after close() or destroy
   kNobodyListens,  // a connection was refused
+  kLeftOut,        // the others have shrunk their world, and go on without this rank
 };
 std::string_view failure_name(Failure failure);
 std::optional<Failure> failure_from_name(std::string_view name);

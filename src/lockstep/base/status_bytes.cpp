@@ -56,7 +56,7 @@ Status parse_status(ByteView bytes) {
   const std::string message(text_of(in.sized(kMaxMessage)));
   const bool known = code > static_cast<std::uint8_t>(Code::kOk) &&
                      code <= static_cast<std::uint8_t>(Code::kInternal) &&
-                     failure <= static_cast<std::uint8_t>(Failure::kNobodyListens);
+                     failure <= static_cast<std::uint8_t>(Failure::kLeftOut);
   if (!in.complete() || !known || missing > kMaxMissing) {
     return Status::internal("another rank reports a failure that cannot be read",
                             {.failure = Failure::kCorruptFrame});

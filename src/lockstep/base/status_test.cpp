@@ -69,7 +69,7 @@ TEST(Status, FromErrnoSaysWhatTheCallerCanDo) {
 }
 
 TEST(Status, EveryFailureHasAName) {
-  for (int i = 0; i <= static_cast<int>(Failure::kNobodyListens); ++i) {
+  for (int i = 0; i <= static_cast<int>(Failure::kLeftOut); ++i) {
     const auto failure = static_cast<Failure>(i);
     EXPECT_NE(failure_name(failure), "unknown") << i;
     EXPECT_EQ(failure_from_name(failure_name(failure)), failure);
