@@ -42,7 +42,7 @@ void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) cons
   };
   for (int i = 0; i < size; ++i) {
     auto door = transport::link::Door::open(
-        {.identity = identity_of(i), .addresses = {*base::SocketAddress::parse("127.0.0.1", 0)}});
+        {.identity = identity_of(i), .addresses = {*base::SocketAddress::parse(options_.address, 0)}});
     ASSERT_OK(door.status());
     addresses.push_back((*door)->addresses());
     doors.push_back(std::move(*door));
@@ -76,6 +76,7 @@ void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) cons
                                             [i](Rank peer, const auto& mismatch) {
                                               return collective::describe_mismatch(Rank{i}, peer, mismatch);
                                             },
+                                        .calls = options_.calls(i),
                                         .streams = options_.streams},
           *inbox);
       doors[at]->listen_for_news(7, [&on_host](const Status& news) { (void)on_host.fail(news); });

@@ -8,11 +8,13 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/transport/communicator.h"
 #include "lockstep/transport/introduction.h"
+#include "lockstep/transport/link/socket_calls.h"
 
 namespace lockstep::testing {
 
@@ -22,6 +24,11 @@ class CommunicatorWorld {
     Bytes staging = Bytes::kib(16);  // small, so that a few thousand elements are many windows
     int streams = 1;
     transport::Protection protection = transport::Protection::kIntegrity;
+    std::string address = "127.0.0.1";  // of every rank's door
+    // Where the links of a rank get their faults from.
+    std::function<transport::link::SocketCalls&(int rank)> calls = [](int) -> transport::link::SocketCalls& {
+      return transport::link::SocketCalls::kernel();
+    };
   };
 
   // `hosts[i]` is the host of rank i.

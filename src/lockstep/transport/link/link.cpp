@@ -16,6 +16,10 @@
 namespace lockstep::transport::link {
 namespace {
 
+Status damaged(std::string_view what) {
+  return Status::disconnected(cat("a frame arrived damaged: ", what), {.failure = Failure::kCorruptFrame});
+}
+
 // Up to three pieces of memory that follow each other in a stream, of which `skip` bytes are dealt with.
 class Pieces {
  public:
@@ -42,7 +46,8 @@ class Pieces {
 
 }  // namespace
 
-Link::Link(UniqueFd socket, const std::optional<LinkKeys>& keys) : socket_(std::move(socket)) {
+Link::Link(UniqueFd socket, const std::optional<LinkKeys>& keys, SocketCalls& calls)
+    : socket_(std::move(socket)), calls_(calls) {
   fork_guard_.emplace(socket_.get());
   if (!keys) return;
   sealer_.emplace(keys->send);
@@ -87,6 +92,16 @@ void Link::make_frame(Frame frame, ByteView payload) {
   out_payload_ = sealed_;
 }
 
+ssize_t Link::send_rest() {
+  Pieces pieces(out_sent_);
+  pieces.add(out_header_.data(), kHeaderSize);
+  pieces.add(out_payload_.data(), out_payload_.size());
+  const msghdr message = pieces.message();
+  const ssize_t sent = calls_.send(socket_.get(), message);
+  if (sent > 0) out_sent_ += static_cast<std::size_t>(sent);
+  return sent;
+}
+
 Result<bool> Link::progress_out() {
   bool moved = false;
   while (true) {
@@ -97,19 +112,13 @@ Result<bool> Link::progress_out() {
       message.rest = message.rest.subspan(chunk.size());
       make_frame({.more = !message.rest.empty(), .part = message.part, .stamp = message.stamp}, chunk);
     }
-    Pieces pieces(out_sent_);
-    pieces.add(out_header_.data(), kHeaderSize);
-    pieces.add(out_payload_.data(), out_payload_.size());
-    const msghdr message = pieces.message();
-    const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
+    if (send_rest() < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return moved;
       return connection_lost(errno);
     }
     moved = true;
-    out_sent_ += static_cast<std::size_t>(sent);
-    if (out_sent_ < kHeaderSize + out_payload_.size()) return moved;
+    if (!frame_sent()) return moved;
     sending_ = false;
     if (!out_.front().rest.empty()) continue;
     out_.pop_front();
@@ -129,7 +138,7 @@ Result<bool> Link::progress_in() {
     pieces.add(expected.data(), expected.size());
     pieces.add(in_tag_.data(), tag);
     msghdr message = pieces.message();
-    const ssize_t received = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+    const ssize_t received = calls_.recv(socket_.get(), message);
     if (received == 0) return connection_lost(0);
     if (received < 0) {
       if (errno == EINTR) continue;
@@ -165,12 +174,13 @@ Status Link::take_frame() {
   const ByteSpan payload = front.rest.first(std::min(front.rest.size(), kMaxPayload));
   in_received_ = 0;
   if (opener_) {
-    LOCKSTEP_TRY(opener_->open(in_header_, payload, in_tag_));
+    // The number that its status has is the frame's, not the operation's.
+    if (const Status opened = opener_->open(in_header_, payload, in_tag_); !opened.ok())
+      return damaged(opened.message());
   } else {
     LOCKSTEP_ASSIGN(const Frame frame, parse_header(in_header_));
     if (frame.payload_crc != base::crc32c(payload)) {
-      return Status::disconnected("a frame arrived damaged: the checksum of its payload is wrong",
-                                  {.failure = Failure::kCorruptFrame});
+      return damaged("the checksum of its payload is wrong");
     }
   }
   front.rest = front.rest.subspan(payload.size());
@@ -192,13 +202,19 @@ Status Link::take_last_words(const Frame& frame, std::size_t expected) {
   if (in_place > 0) std::memcpy(words.data(), in_.front().rest.data(), in_place);
   if (have > in_place) std::memcpy(words.data() + in_place, in_tag_.data(), have - in_place);
   while (have < words.size()) {
-    const ssize_t got = ::recv(socket_.get(), words.data() + have, words.size() - have, MSG_DONTWAIT);
+    Pieces rest(have);
+    rest.add(words.data(), words.size());
+    msghdr message = rest.message();
+    const ssize_t got = calls_.recv(socket_.get(), message);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return unknown;
     have += static_cast<std::size_t>(got);
   }
   const ByteSpan payload = ByteSpan(words).first(frame.size);
-  if (opener_) LOCKSTEP_TRY(opener_->open(in_header_, payload, ByteSpan(words).last<base::kSealTagSize>()));
+  if (opener_) {
+    const Status opened = opener_->open(in_header_, payload, ByteSpan(words).last<base::kSealTagSize>());
+    if (!opened.ok()) return damaged(opened.message());
+  }
   if (frame.kind == FrameKind::kAbort) return base::parse_status(payload);
   mismatch_ = {.kind = frame.kind,
                .expected = in_.front().stamp,
@@ -224,11 +240,8 @@ void Link::finish(FrameKind kind, const Stamp& stamp, ByteView payload) {
   if (fork_guard_->in_child()) return;
   if (!sending_) {
     make_frame({.kind = kind, .stamp = stamp}, payload);
-    Pieces pieces(0);
-    pieces.add(out_header_.data(), kHeaderSize);
-    pieces.add(out_payload_.data(), out_payload_.size());
-    const msghdr message = pieces.message();
-    (void)::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (!frame_sent() && send_rest() > 0) {
+    }
   }
   (void)::shutdown(socket_.get(), SHUT_WR);
 }

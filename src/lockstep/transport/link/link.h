@@ -23,6 +23,7 @@
 #include "lockstep/base/status.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/transport/link/frame.h"
+#include "lockstep/transport/link/socket_calls.h"
 
 namespace lockstep::transport::link {
 
@@ -44,7 +45,8 @@ struct Mismatch {
 
 class Link {
  public:
-  Link(UniqueFd socket, const std::optional<LinkKeys>& keys);
+  // `calls` outlives it.
+  Link(UniqueFd socket, const std::optional<LinkKeys>& keys, SocketCalls& calls = SocketCalls::kernel());
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -85,12 +87,16 @@ class Link {
 
   // Makes the frame that is sent next.
   void make_frame(Frame frame, ByteView payload);
+  bool frame_sent() const { return out_sent_ == kHeaderSize + out_payload_.size(); }
+  // As sendmsg(2), of what is left of it.
+  ssize_t send_rest();
   Result<bool> progress_out();
   Result<bool> progress_in();
   Status take_frame();
   Status take_last_words(const Frame& frame, std::size_t expected);
 
   UniqueFd socket_;
+  SocketCalls& calls_;
   std::optional<base::ForkGuard> fork_guard_;
   std::optional<base::Sealer> sealer_;
   std::optional<base::Opener> opener_;

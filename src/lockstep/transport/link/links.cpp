@@ -36,7 +36,7 @@ void Links::attach(Stream& stream, Arrival arrival, Ticket::Direction connected)
                ? LinkKeys{.send = arrival.keys.client_to_server, .recv = arrival.keys.server_to_client}
                : LinkKeys{.send = arrival.keys.server_to_client, .recv = arrival.keys.client_to_server};
   }
-  stream.link = std::make_unique<Link>(std::move(arrival.socket), keys);
+  stream.link = std::make_unique<Link>(std::move(arrival.socket), keys, options_.calls);
   for (const Stream::Post& post : stream.waiting) {
     if (post.direction == Ticket::Direction::kOut) {
       stream.link->send(stamp_, post.part, post.out);
@@ -59,6 +59,7 @@ Result<Links::Pair*> Links::pair_with(int peer, const Deadline& deadline) {
   }
   for (int i = 0; i < options_.streams; ++i) {
     const Rank rank = options_.ranks[static_cast<std::size_t>(peer)];
+    options_.calls.get().connecting(rank);
     auto arrival = knock({.identity = options_.identity,
                           .group = options_.group,
                           .stream = static_cast<std::uint16_t>(i),

@@ -30,6 +30,7 @@
 #include "lockstep/transport/introduction.h"
 #include "lockstep/transport/link/door.h"
 #include "lockstep/transport/link/link.h"
+#include "lockstep/transport/link/socket_calls.h"
 #include "lockstep/transport/transport.h"
 
 namespace lockstep::transport::link {
@@ -46,6 +47,8 @@ struct LinksOptions {
   std::function<Status()> look = [] { return Status(); };
   // The error for two members that are in different operations.
   std::function<Status(Rank peer, const Mismatch&)> describe = {};
+  // Outlives the links. Anything but the kernel's is for tests.
+  std::reference_wrapper<SocketCalls> calls = SocketCalls::kernel();
   // Performance.
   int streams = 1;     // per pair; messages take turns
   Duration spin = {};  // how long a wait keeps its core before it sleeps

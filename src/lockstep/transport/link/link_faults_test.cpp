@@ -1,0 +1,170 @@
+// What a link makes of a stream that is cut off or damaged. The long form is chosen by LOCKSTEP_TEST_LONG=1.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <random>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/net.h"
+#include "lockstep/testing/status_matchers.h"
+#include "lockstep/transport/link/faulty_calls.h"
+#include "lockstep/transport/link/link.h"
+
+namespace lockstep::transport::link {
+namespace {
+
+using namespace std::chrono_literals;
+using How = LinkFaults::How;
+
+constexpr Stamp kStamp{std::byte{7}};
+
+bool long_form() {
+  const auto environment = Environment::read();
+  return environment.ok() && environment->all.contains("LOCKSTEP_TEST_LONG");
+}
+
+Buffer pattern(std::size_t size, std::uint64_t seed) {
+  Buffer bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 31 + seed * 101 + (i >> 8));
+  return bytes;
+}
+
+// A stream from one link to another.
+struct Ends {
+  UniqueFd from;
+  UniqueFd to;
+};
+
+Ends connect_ends() {
+  static const UniqueFd listener = base::listen_on(*base::SocketAddress::parse("127.0.0.1", 0)).value();
+  Ends ends;
+  ends.from =
+      base::connect_to(*base::local_address(listener.get()), Clock::steady().in(5s), base::OnRefused::kFail)
+          .value();
+  pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&ready, 1, 5000), 1);
+  ends.to = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  return ends;
+}
+
+Ends make_pair() {
+  int fds[2] = {-1, -1};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+  return {.from = UniqueFd(fds[0]), .to = UniqueFd(fds[1])};
+}
+
+enum class Guard : bool { kChecksum, kSeal };
+constexpr Guard kGuards[] = {Guard::kChecksum, Guard::kSeal};
+
+std::optional<LinkKeys> keys_of(Guard guard) {
+  if (guard == Guard::kChecksum) return std::nullopt;
+  LinkKeys keys{};
+  keys.send.fill(std::byte{3});
+  keys.recv = keys.send;
+  return keys;
+}
+
+std::size_t frame_size(std::size_t payload, Guard guard) {
+  return kHeaderSize + payload + (guard == Guard::kSeal ? base::kSealTagSize : 0);
+}
+
+// Moves both until the receiver has failed, or everything has come.
+Status move(Link& sender, Link& receiver) {
+  const Deadline limit = Clock::steady().in(10s);
+  bool broken = false;  // the sender has noticed
+  while (receiver.pending() && !limit.expired()) {
+    if (!broken) broken = !sender.progress().ok();
+    auto moved = receiver.progress();
+    if (!moved.ok()) return moved.status();
+    if (*moved || (!broken && sender.pending())) continue;
+    pollfd ready{.fd = receiver.fd(), .events = POLLIN, .revents = 0};
+    (void)::poll(&ready, 1, limit.poll_millis());
+  }
+  return receiver.pending() ? Status::timeout("the receiver waits for what does not come") : Status();
+}
+
+TEST(LinkFaults, AStreamThatIsCutAnywhereIsATypedErrorAndNeverAPartOfAMessage) {
+  constexpr std::size_t kFirst = 700;
+  constexpr std::size_t kSecond = 4000;
+  const Buffer first = pattern(kFirst, 1);
+  const Buffer second = pattern(kSecond, 2);
+  for (const Guard guard : kGuards) {
+    for (const How how : {How::kEnd, How::kReset}) {
+      for (std::uint64_t after = 0; after <= 4096; ++after) {
+        Ends ends = how == How::kEnd ? make_pair() : connect_ends();
+        FaultyCalls faults({.cut = LinkFaults::Cut{.after = after, .how = how}});
+        Link sender(std::move(ends.from), keys_of(guard), faults);
+        Link receiver(std::move(ends.to), keys_of(guard));
+        Buffer in_first(kFirst);
+        Buffer in_second(kSecond);
+        sender.send(kStamp, 0, first);
+        sender.send(kStamp, 1, second);
+        receiver.recv(kStamp, 0, in_first);
+        receiver.recv(kStamp, 1, in_second);
+        const Status status = move(sender, receiver);
+        ASSERT_EQ(status.code(), Code::kDisconnected) << after << ": " << status.text();
+        ASSERT_EQ(status.failure(), Failure::kPeerDied) << after << ": " << status.text();
+        const std::uint64_t whole = after >= frame_size(kFirst, guard) ? 1 : 0;
+        ASSERT_LE(receiver.recvs_done(), whole) << after;
+        if (how == How::kEnd) {
+          ASSERT_EQ(receiver.recvs_done(), whole) << after;  // what came before the end counts
+        }
+        if (receiver.recvs_done() == 1) {
+          ASSERT_EQ(in_first, first) << after;
+        }
+      }
+    }
+  }
+}
+
+TEST(LinkFaults, OneBitThatArrivesWrongIsAlwaysNoticed) {
+  const int frames = long_form() ? 100'000 : 5'000;
+  std::mt19937_64 random(42);
+  for (const Guard guard : kGuards) {
+    for (int i = 0; i < frames; ++i) {
+      const std::size_t size = random() % (i % 16 == 0 ? 60'000 : 900);
+      const std::uint64_t bit = random() % (frame_size(size, guard) * 8);
+      const Buffer out = pattern(size, static_cast<std::uint64_t>(i));
+      Ends ends = make_pair();
+      FaultyCalls faults({.flip = bit});
+      Link sender(std::move(ends.from), keys_of(guard), faults);
+      Link receiver(std::move(ends.to), keys_of(guard));
+      Buffer in(size);
+      sender.send(kStamp, 0, out);
+      receiver.recv(kStamp, 0, in);
+      const Status status = move(sender, receiver);
+      ASSERT_EQ(status.failure(), Failure::kCorruptFrame) << "bit " << bit << " of " << size << " bytes";
+      ASSERT_EQ(status.code(), Code::kDisconnected);
+      ASSERT_EQ(receiver.recvs_done(), 0U);
+    }
+  }
+}
+
+TEST(LinkFaults, ByteByByteEverythingArrives) {
+  for (const Guard guard : kGuards) {
+    Ends ends = make_pair();
+    FaultyCalls slow_out({.most = 1});
+    FaultyCalls slow_in({.most = 1});
+    Link sender(std::move(ends.from), keys_of(guard), slow_out);
+    Link receiver(std::move(ends.to), keys_of(guard), slow_in);
+    const Buffer out = pattern(2000, 1);
+    Buffer in(out.size());
+    sender.send(kStamp, 0, out);
+    sender.send(kStamp, 1, {});
+    receiver.recv(kStamp, 0, in);
+    receiver.recv(kStamp, 1, {});
+    ASSERT_OK(move(sender, receiver));
+    EXPECT_EQ(in, out);
+    EXPECT_EQ(receiver.recvs_done(), 2U);
+    EXPECT_EQ(slow_out.sent(), frame_size(2000, guard) + frame_size(0, guard));
+    // The last words, too.
+    receiver.recv(kStamp, 2, in);
+    sender.finish(FrameKind::kGoodbye, kStamp, {});
+    EXPECT_EQ(move(sender, receiver).failure(), Failure::kDesync);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::transport::link
