@@ -57,13 +57,15 @@ class Survivors {
 };
 
 // A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
-std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first) {
+std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
+                                         std::string_view address = "127.0.0.1") {
   auto rendezvous = store::rendezvous({}, rank.environment);
   EXPECT_OK(rendezvous.status());
   if (!rendezvous.ok()) return nullptr;
   for (store::Member& member : rendezvous->members) {
     if (member.rank.value >= first) member.host.boot_id = "another host";
   }
+  rendezvous->addresses = {*base::SocketAddress::parse(address, 0)};
   auto world = NativeWorld::make({.stall_after = 2s}, std::move(*rendezvous), Clock::steady());
   EXPECT_OK(world.status());
   return world.ok() ? std::move(*world) : nullptr;
@@ -316,6 +318,24 @@ TEST(World, SpansHosts) {
       EXPECT_EQ(ones[0], (*ends)->size().value);
     }));
   }
+}
+
+TEST(World, SpansHostsByIpv6) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    const auto world = join_on_two_hosts(rank, 2, "::1");
+    ASSERT_TRUE(world);
+    std::vector<float> data(1 << 18, static_cast<float>(rank.rank.value + 1));
+    ASSERT_OK(all_reduce(world->group(), std::span(data)));
+    ASSERT_TRUE(all_are(data, 6));
+    std::vector<int> number{rank.rank.value};
+    if (rank.rank.value == 2) {
+      ASSERT_OK(world->group().send(Rank{0}, 1, bytes_of(number))->wait());
+    } else if (rank.rank.value == 0) {
+      ASSERT_OK(world->group().recv(Rank{2}, 1, bytes_of(number))->wait());
+      EXPECT_EQ(number[0], 2);
+    }
+    ASSERT_OK(barrier(world->group()));
+  }));
 }
 
 // Rank `victim` gets the signal before the first operation; all others name it.

@@ -33,6 +33,7 @@ struct Setting {
   Protection protection = Protection::kIntegrity;
   int streams = 1;
   const Clock* clock = &Clock::steady();
+  std::string address = "127.0.0.1";
 };
 
 // Members as threads, each with a door of its own on the loopback.
@@ -44,7 +45,7 @@ void with_links(int size, const Setting& setting, Body body) {
   for (int i = 0; i < size; ++i) {
     Identity identity{.job_id = "job", .secret = secret, .rank = Rank{i + 10}, .world = WorldSize{size}};
     auto door =
-        Door::open({.identity = identity, .addresses = {*base::SocketAddress::parse("127.0.0.1", 0)}});
+        Door::open({.identity = identity, .addresses = {*base::SocketAddress::parse(setting.address, 0)}});
     ASSERT_OK(door.status());
     common.ranks.emplace_back(i + 10);
     common.addresses.push_back((*door)->addresses());
@@ -126,6 +127,13 @@ Status exchange(Links& links, int peer, std::size_t out_size, std::size_t in_siz
   LOCKSTEP_ASSIGN(const Links::Ticket received, links.recv(peer, in, deadline));
   LOCKSTEP_TRY(links.wait(received, deadline));
   return links.wait(sent, deadline);
+}
+
+TEST(Links, TalkIpv6) {
+  with_links(2, {.streams = 2, .address = "::1"}, [](Links& links, int own, const Deadline& deadline) {
+    links.begin(stamp_of(1));
+    for (int i = 0; i < 4; ++i) ASSERT_OK(exchange(links, 1 - own, 300'000, 300'000, deadline));
+  });
 }
 
 TEST(Links, MembersInDifferentOperationsAreTold) {
