@@ -109,12 +109,12 @@ if(LOCKSTEP_SANITIZE)
 endif()
 
 # lockstep_test(NAME status_test SRCS status_test.cpp [DEPS ...] TIMEOUT seconds [LABELS ...] [ENV A=1 ...]
-#               [ARGS ...] [OWN_MAIN] [SERIAL])
+#               [ARGS ...] [OWN_MAIN] [SERIAL] [WAITS])
 #
 # A GoogleTest program and the ctest that runs it. TIMEOUT is in seconds on a plain build. OWN_MAIN: the sources have
-# a main(). SERIAL: runs with no other test beside it.
+# a main(). SERIAL: runs with no other test beside it. WAITS: spends its time waiting.
 function(lockstep_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "OWN_MAIN;SERIAL" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "OWN_MAIN;SERIAL;WAITS" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV;ARGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_TIMEOUT)
     message(FATAL_ERROR "lockstep_test(${arg_NAME}): needs NAME and TIMEOUT; bad: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -136,12 +136,12 @@ function(lockstep_test)
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/src")
   set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${arg_ARGS})
-  lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL})
+  lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL} ${arg_WAITS})
 endfunction()
 
-# lockstep_script_test(NAME x COMMAND ... TIMEOUT seconds [LABELS ...] [ENV ...] [SERIAL]): any other ctest.
+# lockstep_script_test(NAME x COMMAND ... TIMEOUT seconds [LABELS ...] [ENV ...] [SERIAL] [WAITS]): any other ctest.
 function(lockstep_script_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "SERIAL" "NAME;TIMEOUT" "COMMAND;LABELS;ENV")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "SERIAL;WAITS" "NAME;TIMEOUT" "COMMAND;LABELS;ENV")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_TIMEOUT)
     message(FATAL_ERROR "lockstep_script_test(${arg_NAME}): needs NAME and TIMEOUT; bad: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -149,10 +149,11 @@ function(lockstep_script_test)
     return()
   endif()
   add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
-  lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL})
+  lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL} ${arg_WAITS})
 endfunction()
 
-function(lockstep_test_properties name timeout labels env serial)
+# ctest runs tests for four processors: two that compute, or more of those that wait, which begin first.
+function(lockstep_test_properties name timeout labels env serial waits)
   math(EXPR timeout "${timeout} * ${LOCKSTEP_TEST_TIME_FACTOR}")
   set(options
     "TEST_TIME_FACTOR=${LOCKSTEP_TEST_TIME_FACTOR}"
@@ -162,6 +163,11 @@ function(lockstep_test_properties name timeout labels env serial)
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:disable_coredump=0")
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${timeout} LABELS "${labels}" ENVIRONMENT "${options};${env}" RUN_SERIAL ${serial})
+  if(waits)
+    set_tests_properties(${name} PROPERTIES PROCESSORS 1 COST 100)
+  else()
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+  endif()
 endfunction()
 
 # lockstep_executable(NAME lockstep SRCS ... [DEPS ...] [OUTPUT_NAME name] [LIBEXEC] [INSTALL])

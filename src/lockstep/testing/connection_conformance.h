@@ -35,7 +35,7 @@ class TransportFamily {
   // Where to listen, with port 0.
   virtual base::Endpoint bind() const = 0;
   // For those that are slow on purpose: how much is a large message, and how many are many.
-  virtual std::size_t large() const { return 64U << 20; }
+  virtual std::size_t large() const { return 16U << 20; }
   virtual int many() const { return 10'000; }
 };
 using MakeTransportFamily = std::function<std::unique_ptr<TransportFamily>()>;

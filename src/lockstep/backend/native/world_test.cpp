@@ -66,7 +66,7 @@ std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
     if (member.rank.value >= first) member.host.boot_id = "another host";
   }
   rendezvous->addresses = {*base::SocketAddress::parse(address, 0)};
-  auto world = NativeWorld::make({.stall_after = 2s}, std::move(*rendezvous), Clock::steady());
+  auto world = NativeWorld::make({.stall_after = 1s}, std::move(*rendezvous), Clock::steady());
   EXPECT_OK(world.status());
   return world.ok() ? std::move(*world) : nullptr;
 }

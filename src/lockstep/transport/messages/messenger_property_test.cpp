@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "lockstep/base/text.h"
+#include "lockstep/testing/sanitized.h"
 #include "lockstep/testing/status_matchers.h"
 #include "lockstep/transport/messages/messages_test_support.h"
 
@@ -158,14 +159,14 @@ TEST_P(MessengerProperty, EveryMessageArrivesWholeAtItsReceiveAndInOrder) {
 
 INSTANTIATE_TEST_SUITE_P(
     Over, MessengerProperty,
-    ::testing::Values(Load{.medium = Medium::inproc(), .seeds = 8, .messages = 25},
-                      Load{.medium = Medium::tcp(), .seeds = 4, .messages = 25},
+    ::testing::Values(Load{.medium = Medium::inproc(), .seeds = kSanitized ? 2 : 8, .messages = 25},
+                      Load{.medium = Medium::tcp(), .seeds = kSanitized ? 2 : 4, .messages = 25},
                       Load{.medium = Medium::faulty("ByteByByte", {.pieces = Pieces::kOneByte}),
-                           .seeds = 2,
+                           .seeds = kSanitized ? 1 : 2,
                            .messages = 8,
                            .largest = 800},
                       Load{.medium = Medium::faulty("Delays", {.max_delay = std::chrono::milliseconds(2)}),
-                           .seeds = 3,
+                           .seeds = kSanitized ? 1 : 3,
                            .messages = 20}),
     [](const auto& load) { return load.param.medium.name; });
 
