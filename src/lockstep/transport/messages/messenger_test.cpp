@@ -259,16 +259,13 @@ TEST(Messenger, BothSidesMayConnectAtOnce) {
       std::vector<Buffer> sent;
       std::vector<Buffer> received(16, Buffer(8));
       for (unsigned pair = 0; pair < 16; ++pair) sent.push_back(pattern(8, pair));
-      for (int from = 0; from < 4; ++from) {
-        for (int to = 0; to < 4; ++to) {
-          sends.push_back(send(ranks[from], to, sent[static_cast<std::size_t>(from * 4 + to)], ranks.soon()));
-        }
+      for (int pair = 0; pair < 16; ++pair) {
+        const Buffer& bytes = sent[static_cast<std::size_t>(pair)];
+        sends.push_back(send(ranks[pair / 4], pair % 4, bytes, ranks.soon()));
       }
-      for (int from = 0; from < 4; ++from) {
-        for (int to = 0; to < 4; ++to) {
-          receives.push_back(
-              recv(ranks[to], from, received[static_cast<std::size_t>(from * 4 + to)], ranks.soon()));
-        }
+      for (int pair = 0; pair < 16; ++pair) {
+        Buffer& bytes = received[static_cast<std::size_t>(pair)];
+        receives.push_back(recv(ranks[pair % 4], pair / 4, bytes, ranks.soon()));
       }
       for (auto& receiving : receives) ASSERT_OK(await(std::move(receiving)).status);
       for (auto& sending : sends) ASSERT_OK(await(std::move(sending)));
