@@ -47,7 +47,9 @@ struct WorldOptions {
   Privacy privacy = Privacy::kIntegrity;
   // Performance.
   Bytes staging = Bytes::mib(1);  // per group and rank, twice; the same on all ranks
-  int streams = 1;                // sockets between two ranks of different hosts
+  // Threads that a rank uses for a large operation, the calling one included; else what cores are left over.
+  std::optional<int> threads = {};
+  int streams = 1;  // sockets between two ranks of different hosts
 };
 
 // Memory that the ranks of this host can reach: operations use it where it lies. Freed with its last copy,
@@ -60,6 +62,7 @@ struct SharedMemory {
 class World {
  public:
   // kInvalid, kTimeout and the rest as rendezvous(); kNoSpace if there is no shared memory.
+  // Without an environment: the process's own, which also says what is logged (LOCKSTEP_LOG).
   static Result<std::unique_ptr<World>> join(const WorldOptions& options = {});
   static Result<std::unique_ptr<World>> join(const WorldOptions& options, const Environment& environment);
   virtual ~World() = default;

@@ -4,13 +4,11 @@
 #include <cstddef>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/collective/tuning.h"
 
 namespace lockstep::collective {
 
-// Into a buffer whose lines other cores have read. From kStreamFrom on it writes past the cache: a plain
-// store would first fetch each line back from the core that read it last, only to overwrite it. What was
-// written is visible to whoever sees a later store of this thread.
-constexpr std::size_t kStreamFrom = 2048;
-void copy_for_peers(ByteSpan to, const std::byte* from);
+// What was written is visible to whoever sees a later store of this thread.
+void copy_for_peers(ByteSpan to, const std::byte* from, CopyWay way);
 
 }  // namespace lockstep::collective

@@ -102,19 +102,20 @@ void copy(ByteSpan to, ByteView from) {
 }  // namespace
 
 Status execute(Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
-               const Deadline& deadline) {
+               const Deadline& deadline, const Means& means) {
   const auto n = static_cast<std::size_t>(communicator.size());
   const std::size_t buffers = together(call, n);
   if (communicator.layout().host_count() == 1) {
     const LocalCall local{.board = communicator.board(),
                           .fingerprint = fingerprint,
                           .deadline = deadline,
+                          .means = means,
                           .root = call.root.value,
                           .factor = call.factor};
     for (std::size_t b = 0; b < buffers; ++b) LOCKSTEP_TRY(execute_local(local, call, b));
     return {};
   }
-  Spanning spanning(communicator, fingerprint, deadline, call.factor);
+  Spanning spanning(communicator, fingerprint, deadline, call.factor, means);
   Status status;
   for (std::size_t b = 0; b < buffers && status.ok(); ++b) status = execute_spanning(spanning, call, b, n);
   return status.ok() ? status : spanning.settle(status);

@@ -9,13 +9,14 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
 #include "lockstep/collective/call.h"
+#include "lockstep/collective/helpers.h"
 #include "lockstep/transport/communicator.h"
 
 namespace lockstep::collective {
 
 // `call` has been checked.
 Status execute(transport::Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
-               const Deadline& deadline);
+               const Deadline& deadline, const Means& means);
 // The same for a group of one: no memory is shared, nothing is waited for.
 void execute_alone(const Call& call);
 

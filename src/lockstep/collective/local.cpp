@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "lockstep/base/text.h"
-#include "lockstep/collective/copy.h"
+#include "lockstep/collective/helpers.h"
 #include "lockstep/collective/local_round.h"
 #include "lockstep/collective/selection.h"
 #include "lockstep/collective/slices.h"
@@ -75,7 +75,7 @@ Status compare_sizes(const LocalCall& call, std::span<const ByteView> parts,
 class Pull {
  public:
   Pull(const LocalCall& call, std::span<const ByteView> parts, int lanes)
-      : rounds_(call), parts_(parts), lanes_(static_cast<std::size_t>(lanes)) {
+      : call_(call), rounds_(call), parts_(parts), lanes_(static_cast<std::size_t>(lanes)) {
     for (const ByteView part : parts_) total_ = std::max(total_, part.size());
     const std::size_t grain = 64 * size_of(call.fingerprint.dtype);
     width_ = rounds_.staging_size() / lanes_ / grain * grain;
@@ -145,13 +145,15 @@ class Pull {
     for (std::size_t lane = 0; lane < parts_.size(); ++lane) {
       const ByteView part = parts_[lane];
       if (at >= part.size()) continue;
-      copy_for_peers(staging.subspan(lane * width_, std::min(width_, part.size() - at)), part.data() + at);
+      copy_together(call_.means, staging.subspan(lane * width_, std::min(width_, part.size() - at)),
+                    part.data() + at);
     }
     rounds_.post_staged(parts_.size() == 1 ? std::min(width_, total_ - std::min(at, total_)) : staging.size(),
                         total_);
     return {};
   }
 
+  const LocalCall& call_;
   LocalRounds rounds_;
   std::span<const ByteView> parts_;
   std::size_t lanes_;
@@ -200,7 +202,8 @@ class Reduction {
     // A resident buffer is read where it lies, so its owner must not write a result to it before all have
     // folded.
     const bool one_shot =
-        residents == 0 && select_local_all_reduce(input_.size(), rounds_.size()) == LocalWay::kOneShot;
+        residents == 0 && select_local_all_reduce(input_.size(), rounds_.size(),
+                                                  call_.means.tuning.round_bytes) == LocalWay::kOneShot;
     for (std::size_t at = 0;;) {
       LOCKSTEP_TRY(one_shot ? fold_all(inputs, at, size) : fold_and_share(inputs, at, size));
       at += size;
@@ -213,10 +216,10 @@ class Reduction {
  private:
   Result<std::vector<Exposed>> expose_inputs(std::size_t at, std::size_t size) {
     LOCKSTEP_TRY(rounds_.open());
-    if (resident_ && input_.size() >= kDirectFrom) {
+    if (resident_ && folds_in_place(input_.size(), rounds_.size(), call_.means.tuning.round_bytes)) {
       rounds_.post_resident(*resident_, input_.size(), input_.size());
     } else {
-      copy_for_peers(rounds_.staging().first(size), input_.data() + at);
+      copy_together(call_.means, rounds_.staging().first(size), input_.data() + at);
       rounds_.post_staged(size, input_.size());
     }
     return rounds_.await_all();
@@ -232,7 +235,8 @@ class Reduction {
     }
     // Our own part is in our cache where it came from, and not where it was staged.
     sources[static_cast<std::size_t>(rounds_.index())] = input_.data() + at + slice.begin * element_;
-    fold(fold_of(call_.fingerprint, rounds_.size(), factors), sources, to, slice.count());
+    fold_together(call_.means.helpers, fold_of(call_.fingerprint, rounds_.size(), factors), sources, to,
+                  slice.count());
     return {};
   }
 
@@ -317,8 +321,8 @@ Status local_reduce_scatter(const LocalCall& call, std::span<const ByteView> inp
       sources.push_back(bytes + lane);
     }
     std::byte* const to = out.data();
-    fold(fold_of(call.fingerprint, ranks, factors), sources, {&to, 1},
-         out.size() / size_of(call.fingerprint.dtype));
+    fold_together(call.means.helpers, fold_of(call.fingerprint, ranks, factors), sources, {&to, 1},
+                  out.size() / size_of(call.fingerprint.dtype));
     return {};
   };
   return settle(call, pull.from_all(use));

@@ -1,12 +1,13 @@
 // The collectives of ranks on one host, as rounds on a Board (transport/shm/board.h).
 //
-// n ranks, S bytes each, C bytes of staging. Every operation compares the fingerprints of all ranks before a
-// byte of theirs is used. A buffer that lies in its rank's heap is "resident": it is posted where it is and
-// never copied.
+// n ranks, S bytes each, C bytes of staging, R bytes read in the time of a round (tuning.h). Every operation
+// compares the fingerprints of all ranks before a byte of theirs is used. A buffer that lies in its rank's
+// heap is "resident": it is posted where it is and never copied.
 //
-//   all_reduce      resident on all, from 8 KiB on: two rounds; every rank folds its slice from all buffers
+//   all_reduce      resident on all, from (n-1)·S > R on: two rounds; every rank folds its slice from all
+//   buffers
 //                   and writes it to all of them (2·S touched).
-//                   two ranks, or n·S up to 512 KiB: per C bytes one round; every rank folds everything.
+//                   two ranks, or (n-2)·S up to R: per C bytes one round; every rank folds everything.
 //                   else: per C bytes one round with the inputs, in which every rank folds its slice, and one
 //                   with the slices, from which every rank takes the others' ((5 + 1/n)·S touched).
 //   reduce          the last of these, where only the root takes the slices.
@@ -29,6 +30,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
 #include "lockstep/collective/fingerprint.h"
+#include "lockstep/collective/helpers.h"
 #include "lockstep/collective/reduction.h"
 #include "lockstep/transport/shm/board.h"
 
@@ -40,6 +42,7 @@ struct LocalCall {
   transport::shm::Board& board;
   Fingerprint fingerprint;
   Deadline deadline;
+  const Means& means = Means::none();
   int root = 0;       // a position on the board
   double factor = 1;  // premul_sum: this rank's
 };

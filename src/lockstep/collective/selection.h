@@ -13,17 +13,18 @@ enum class LocalWay : std::uint8_t {
   kTwoShot,  // every rank folds its slice and takes the others': two rounds per window
 };
 
-// For buffers that are not in shared memory. n·S is what a one-shot reads; with two ranks that is no more
-// than a two-shot touches.
-constexpr LocalWay select_local_all_reduce(std::size_t bytes, int ranks) {
-  constexpr std::size_t kReadLimit = std::size_t{512} << 10;
-  if (ranks <= 2 || bytes * static_cast<std::size_t>(ranks) <= kReadLimit) return LocalWay::kOneShot;
+// For buffers that are not in shared memory. A one-shot reads n·S, a two-shot 2·S and waits for one more
+// round, in which `round_bytes` could be read (tuning.h).
+constexpr LocalWay select_local_all_reduce(std::size_t bytes, int ranks, std::size_t round_bytes) {
+  if (ranks <= 2 || bytes <= round_bytes / static_cast<std::size_t>(ranks - 2)) return LocalWay::kOneShot;
   return LocalWay::kTwoShot;
 }
 
-// A buffer in shared memory is folded where it lies from this size on; a smaller one is staged, which saves a
-// round.
-constexpr std::size_t kDirectFrom = std::size_t{8} << 10;
+// Whether a buffer in shared memory is folded where it lies, which touches 2·S in two rounds. Staged, it is
+// copied and n·S are read, in one.
+constexpr bool folds_in_place(std::size_t bytes, int ranks, std::size_t round_bytes) {
+  return bytes > round_bytes / static_cast<std::size_t>(ranks > 1 ? ranks - 1 : 1);
+}
 
 enum class SpanningWay : std::uint8_t {
   kRaw,       // every rank has all contributions, and folds them itself

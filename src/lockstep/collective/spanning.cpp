@@ -52,7 +52,7 @@ Status describe_mismatch(Rank own, Rank peer, const transport::link::Mismatch& m
 }
 
 Spanning::Spanning(Communicator& communicator, const Fingerprint& fingerprint, const Deadline& deadline,
-                   double factor)
+                   double factor, const Means& means)
     : communicator_(communicator),
       links_(communicator.links()),
       layout_(communicator.layout()),
@@ -60,6 +60,7 @@ Spanning::Spanning(Communicator& communicator, const Fingerprint& fingerprint, c
       fingerprint_(fingerprint),
       deadline_(deadline),
       factor_(factor),
+      means_(means),
       element_(size_of(fingerprint.dtype)) {
   links_.begin(stamp_of(fingerprint));
 }
@@ -68,6 +69,7 @@ LocalCall Spanning::local(int root) const {
   return {.board = communicator_.board(),
           .fingerprint = fingerprint_,
           .deadline = deadline_,
+          .means = means_,
           .root = root,
           .factor = factor_};
 }

@@ -40,7 +40,7 @@ class Spanning {
  public:
   // `factor`: premul_sum, this rank's.
   Spanning(transport::Communicator& communicator, const Fingerprint& fingerprint, const Deadline& deadline,
-           double factor);
+           double factor, const Means& means);
 
   // Buffers as in call.h, for one buffer that travels; roots are ranks in the group.
   Status barrier();
@@ -87,6 +87,7 @@ class Spanning {
   const Fingerprint fingerprint_;
   const Deadline deadline_;
   const double factor_;
+  const Means& means_;
   const std::size_t element_;
   std::vector<Ticket> posted_;
 };

@@ -75,7 +75,8 @@ class Member {
   int size() const { return communicator_.size(); }
   Status run(const Call& call) {
     LOCKSTEP_TRY(check(call, Rank{rank()}, WorldSize{size()}));
-    return execute(communicator_, call, fingerprint_of(call, 1, ++sequence_), Clock::steady().in(60s));
+    return execute(communicator_, call, fingerprint_of(call, 1, ++sequence_), Clock::steady().in(60s),
+                   Means::none());
   }
 
  private:
@@ -285,10 +286,10 @@ TEST(Spanning, ADifferentCallIsADesyncThatEveryRankQuotes) {
 }
 
 TEST(Selection, OnOneHostFollowsTheTable) {
-  EXPECT_EQ(select_local_all_reduce(4 << 10, 2), LocalWay::kOneShot);
-  EXPECT_EQ(select_local_all_reduce(64 << 20, 2), LocalWay::kOneShot);
-  EXPECT_EQ(select_local_all_reduce(4 << 10, 8), LocalWay::kOneShot);
-  EXPECT_EQ(select_local_all_reduce(1 << 20, 8), LocalWay::kTwoShot);
+  EXPECT_EQ(select_local_all_reduce(4 << 10, 2, 8 << 10), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(64 << 20, 2, 8 << 10), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(4 << 10, 8, 32 << 10), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(1 << 20, 8, 32 << 10), LocalWay::kTwoShot);
 }
 
 TEST(Selection, BetweenHostsFollowsTheTable) {

@@ -135,8 +135,9 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
   }
   Status status;
   try {
-    status = collective::execute(*parts_.communicator, call,
-                                 collective::fingerprint_of(call, parts_.id, sequence), deadline);
+    status =
+        collective::execute(*parts_.communicator, call, collective::fingerprint_of(call, parts_.id, sequence),
+                            deadline, parts_.means);
   } catch (const std::bad_alloc&) {
     status = parts_.communicator->fail(Status::internal(
         cat("rank ", parts_.rank, ": ", collective::name_of(call.kind), " #", sequence, " is out of memory"),

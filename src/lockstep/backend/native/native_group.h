@@ -11,6 +11,7 @@
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/collective/helpers.h"
 #include "lockstep/store/store.h"
 #include "lockstep/transport/communicator.h"
 #include "lockstep/transport/messages/messenger.h"
@@ -28,6 +29,7 @@ struct NativeGroupParts {
   std::unique_ptr<transport::Communicator> communicator;
   std::shared_ptr<store::Store> store;  // shared with the world; for monitored_barrier
   transport::messages::Messenger& messenger;
+  const collective::Means& means;  // the world's
   std::function<void()> on_leave;  // afterwards nothing outside refers to the communicator
   std::uint64_t fork_generation = 0;
 };

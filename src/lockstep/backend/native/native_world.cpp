@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/backend/native/tuner.h"
 #include "lockstep/base/check.h"
 #include "lockstep/base/crypto.h"
 #include "lockstep/base/fork_guard.h"
@@ -88,7 +89,9 @@ NativeWorld::NativeWorld(const WorldOptions& options, Rendezvous rendezvous, con
     : options_(options),
       clock_(clock),
       rendezvous_(std::move(rendezvous)),
-      fork_generation_(base::fork_generation()) {}
+      fork_generation_(base::fork_generation()),
+      helpers_(options.threads ? *options.threads
+                               : helpers_for(rendezvous_.local_size.value, base::usable_cores())) {}
 
 NativeWorld::~NativeWorld() {
   all_.reset();
@@ -101,6 +104,7 @@ Status NativeWorld::set_up() {
     host_of_ = label_hosts(rendezvous_.members);
     const Deadline deadline = clock_.in(rendezvous_.store->timeout());
     LOCKSTEP_TRY(share_memory(deadline));
+    LOCKSTEP_TRY(tune(deadline));
     const bool one_host =
         std::all_of(host_of_.begin(), host_of_.end(), [&](int host) { return host == host_of_[0]; });
     if (!one_host) LOCKSTEP_TRY(open_door(deadline));
@@ -211,6 +215,24 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
   return {};
 }
 
+transport::shm::Patience NativeWorld::patience() const {
+  return transport::shm::Patience::for_occupancy(rendezvous_.local_size, base::usable_cores());
+}
+
+// On a board of its own: the first group's must be as good as untouched.
+Status NativeWorld::tune(const Deadline& deadline) {
+  if (domain_->size() == 1) return {};
+  transport::shm::BoardOptions options{.name = cat("tuning.", domain_->rank_of(0)),
+                                       .members = {},
+                                       .staging = options_.staging,
+                                       .patience = patience()};
+  for (int i = 0; i < domain_->size(); ++i) options.members.push_back(i);
+  LOCKSTEP_ASSIGN(const std::unique_ptr<Board> board,
+                  Board::make(*domain_, options, *rendezvous_.store, deadline));
+  LOCKSTEP_ASSIGN(means_.tuning, measure_tuning(*board, base::usable_cores(), clock_, deadline));
+  return {};
+}
+
 std::string NativeWorld::make_name(const std::vector<Rank>& members) {
   const MutexLock lock(mutex_);
   const int count = ++made_[members];
@@ -242,6 +264,7 @@ Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>&
                          .timeout = options.timeout,
                          .store = rendezvous_.store,
                          .messenger = *messenger_,
+                         .means = means_,
                          .fork_generation = fork_generation_};
   std::string identity = cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', parts.name);
   for (const Rank member : members) identity += cat('/', member);
@@ -264,11 +287,10 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
   labels.reserve(members.size());
   for (const Rank member : members) labels.push_back(host_of_[static_cast<std::size_t>(member.value)]);
   Layout layout = Layout::of(std::span<const int>(labels));
-  transport::shm::BoardOptions options{
-      .name = base::hex(std::as_bytes(std::span(&id, 1))),
-      .members = {},
-      .staging = options_.staging,
-      .patience = transport::shm::Patience::for_occupancy(rendezvous_.local_size, base::usable_cores())};
+  transport::shm::BoardOptions options{.name = base::hex(std::as_bytes(std::span(&id, 1))),
+                                       .members = {},
+                                       .staging = options_.staging,
+                                       .patience = patience()};
   const std::vector<int>& here = layout.neighbours_of(position);
   for (const int at : here) {
     int index = 0;
@@ -336,6 +358,7 @@ Result<std::unique_ptr<World>> World::join(const WorldOptions& options, const En
 
 Result<std::unique_ptr<World>> World::join(const WorldOptions& options) {
   LOCKSTEP_ASSIGN(const Environment environment, Environment::read());
+  base::configure_logging(environment.log);
   return join(options, environment);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/backend/helper_pool.h"
 #include "lockstep/backend/native/monitor.h"
 #include "lockstep/backend/native/native_group.h"
 #include "lockstep/backend/world.h"
@@ -35,11 +36,13 @@ class NativeWorld final : public World {
 
   Status set_up();
   Status share_memory(const Deadline& deadline);
+  Status tune(const Deadline& deadline);
   Status open_door(const Deadline& deadline);
   Status start_monitor(const Deadline& deadline);
   Status open_mail(const Deadline& deadline);
   Result<std::unique_ptr<transport::Communicator>> connect(std::uint64_t id, int position,
                                                            const std::vector<Rank>& members);
+  transport::shm::Patience patience() const;
   // For groups without one: the same on all members, and no two groups have the same.
   std::string make_name(const std::vector<Rank>& members);
 
@@ -50,6 +53,8 @@ class NativeWorld final : public World {
   std::vector<int> host_of_;  // by rank; equal for ranks that share memory
   // Shared with the memory that allocate() has given out.
   std::shared_ptr<transport::shm::Domain> domain_;
+  HelperPool helpers_;
+  collective::Means means_{.tuning = {}, .helpers = helpers_};
   std::unique_ptr<transport::link::Door> door_;
   std::vector<std::vector<base::SocketAddress>> doors_;  // by rank
   Mutex mutex_;

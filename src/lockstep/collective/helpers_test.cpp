@@ -1,0 +1,77 @@
+#include "lockstep/collective/helpers.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace lockstep::collective {
+namespace {
+
+// A thread for every part.
+class Crowd final : public Helpers {
+ public:
+  explicit Crowd(int count) : count_(count) {}
+  int count() const override { return count_; }
+  void run(int parts, const std::function<void(int)>& work) override {
+    most_ = std::max(most_, parts);
+    std::vector<std::thread> threads;
+    for (int part = 0; part < parts; ++part) threads.emplace_back([&work, part] { work(part); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  int most() const { return most_; }
+
+ private:
+  const int count_;
+  int most_ = 0;
+};
+
+std::vector<float> floats_of(int seed, std::size_t count) {
+  std::vector<float> floats(count);
+  for (std::size_t i = 0; i < count; ++i)
+    floats[i] =
+        std::ldexp(1.F + static_cast<float>((i * 7919 + static_cast<std::size_t>(seed)) % 1009) / 1009.F,
+                   static_cast<int>(i % 30) - seed);
+  return floats;
+}
+
+TEST(Helpers, FoldTheSameBitsTogether) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{100'003}, std::size_t{400'000}}) {
+    const std::vector<std::vector<float>> inputs{floats_of(1, count), floats_of(2, count),
+                                                 floats_of(3, count)};
+    std::vector<const std::byte*> sources;
+    sources.reserve(inputs.size());
+    for (const auto& input : inputs) sources.push_back(bytes_of(input).data());
+    const Fold how{.type = DType::kFloat32, .op = ReduceOp::kAvg, .ranks = 3};
+    std::vector<float> alone(count);
+    std::byte* const to = bytes_of(alone).data();
+    fold(how, sources, {&to, 1}, count);
+    Crowd crowd(4);
+    std::vector<std::vector<float>> together(2, std::vector<float>(count));
+    std::byte* const destinations[] = {bytes_of(together[0]).data(), bytes_of(together[1]).data()};
+    fold_together(crowd, how, sources, destinations, count);
+    EXPECT_EQ(std::memcmp(together[0].data(), alone.data(), count * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp(together[1].data(), alone.data(), count * sizeof(float)), 0);
+    // Little is done alone; a lot by no more than there are.
+    EXPECT_EQ(crowd.most(), count == 1 ? 0 : 4);
+  }
+}
+
+TEST(Helpers, CopyEveryByteTogether) {
+  for (const CopyWay way : {CopyWay::kCached, CopyWay::kPastCache}) {
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4099}, std::size_t{3} << 20}) {
+      Crowd crowd(3);
+      const Means means{.tuning = {.copy_ways = {way, way, way}}, .helpers = crowd};
+      Buffer from(size + 1);
+      for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 31 >> 3U);
+      Buffer to(size);
+      copy_together(means, to, from.data() + 1);
+      EXPECT_TRUE(std::equal(to.begin(), to.end(), from.begin() + 1)) << size;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::collective
