@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "lockstep/collective/local.h"
+#include "lockstep/collective/packed.h"
 #include "lockstep/collective/reduction.h"
 #include "lockstep/collective/spanning.h"
 
@@ -48,9 +49,8 @@ Status execute_local(const LocalCall& local, const Call& call, std::size_t b) {
     case OpKind::kMonitoredBarrier:
       return local_barrier(local);
     case OpKind::kBroadcast:
-      return local_broadcast(local, output);
     case OpKind::kAllReduce:
-      return local_all_reduce(local, output);
+      break;  // packed
     case OpKind::kReduce:
       return local_reduce(local, input, output);
     case OpKind::kAllGather:
@@ -76,9 +76,8 @@ Status execute_spanning(Spanning& spanning, const Call& call, std::size_t b, std
     case OpKind::kMonitoredBarrier:
       return spanning.barrier();
     case OpKind::kBroadcast:
-      return spanning.broadcast(output, root);
     case OpKind::kAllReduce:
-      return spanning.all_reduce(output);
+      break;  // packed
     case OpKind::kReduce:
       return spanning.reduce(input, output, root);
     case OpKind::kAllGather:
@@ -112,12 +111,23 @@ Status execute(Communicator& communicator, const Call& call, const Fingerprint& 
                           .means = means,
                           .root = call.root.value,
                           .factor = call.factor};
+    if (call.kind == OpKind::kAllReduce)
+      return for_each_packed(call.outputs, [&](ByteSpan data) { return local_all_reduce(local, data); });
+    if (call.kind == OpKind::kBroadcast)
+      return for_each_packed(call.outputs, [&](ByteSpan data) { return local_broadcast(local, data); });
     for (std::size_t b = 0; b < buffers; ++b) LOCKSTEP_TRY(execute_local(local, call, b));
     return {};
   }
   Spanning spanning(communicator, fingerprint, deadline, call.factor, means);
   Status status;
-  for (std::size_t b = 0; b < buffers && status.ok(); ++b) status = execute_spanning(spanning, call, b, n);
+  if (call.kind == OpKind::kAllReduce) {
+    status = for_each_packed(call.outputs, [&](ByteSpan data) { return spanning.all_reduce(data); });
+  } else if (call.kind == OpKind::kBroadcast) {
+    status = for_each_packed(call.outputs,
+                             [&](ByteSpan data) { return spanning.broadcast(data, call.root.value); });
+  } else {
+    for (std::size_t b = 0; b < buffers && status.ok(); ++b) status = execute_spanning(spanning, call, b, n);
+  }
   return status.ok() ? status : spanning.settle(status);
 }
 
