@@ -12,8 +12,9 @@
 namespace lockstep::collective {
 namespace {
 
+// A block that is shared from where it belongs is there already, and peers may be reading it.
 void copy(ByteSpan to, const std::byte* from) {
-  if (!to.empty()) std::memcpy(to.data(), from, to.size());
+  if (!to.empty() && to.data() != from) std::memcpy(to.data(), from, to.size());
 }
 
 Fold fold_of(const Fingerprint& fingerprint, int ranks, std::span<const double> factors) {
