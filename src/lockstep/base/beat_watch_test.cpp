@@ -45,17 +45,37 @@ TEST_F(Beats, AWatchThatWasItselfLateBlamesNobody) {
   EXPECT_EQ(after(2s, 1), std::nullopt);
   clock_.advance(1h);  // the machine was suspended
   EXPECT_EQ(watch_.look(counts_, clock_.now()), std::nullopt);
+  // The silent one has its whole time again.
+  EXPECT_EQ(after(4s, 1), std::nullopt);
+  EXPECT_EQ(after(500ms, 1), 1);
+}
+
+TEST_F(Beats, ASilenceIsGivenItsTimeAgainOnlyOnce) {
+  EXPECT_EQ(after(10s, -1), std::nullopt);
+  for (int pause = 0; pause < 3; ++pause) {
+    EXPECT_EQ(after(500ms, 1), std::nullopt);
+    clock_.advance(3s);  // every second look is late; from the second one on it counts 1 s
+    EXPECT_EQ(watch_.look(counts_, clock_.now()), std::nullopt);
+  }
   EXPECT_EQ(after(1s, 1), std::nullopt);
+  EXPECT_EQ(after(500ms, 1), 1);
+}
+
+TEST_F(Beats, WhoIsForgivenHasItsWholeTime) {
+  EXPECT_EQ(after(10s, -1), std::nullopt);
+  EXPECT_EQ(after(4s, 1), std::nullopt);
+  watch_.forgive();
+  EXPECT_EQ(after(4s, 1), std::nullopt);
   EXPECT_EQ(after(500ms, 1), 1);
 }
 
 TEST_F(Beats, AWatchThatIsLateEveryTimeStillFindsOut) {
   EXPECT_EQ(after(10s, -1), std::nullopt);
-  for (int look = 1; look <= 5; ++look) {
+  for (int look = 1; look <= 6; ++look) {
     clock_.advance(3s);
     ++counts_[0];
     ++counts_[1];
-    EXPECT_EQ(watch_.look(counts_, clock_.now()), look < 5 ? std::nullopt : std::optional(2)) << look;
+    EXPECT_EQ(watch_.look(counts_, clock_.now()), look < 6 ? std::nullopt : std::optional(2)) << look;
   }
 }
 
