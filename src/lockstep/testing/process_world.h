@@ -29,7 +29,8 @@ class ProcessWorld {
                  ? Status::internal(cat("an expectation failed on rank ", rank.rank))
                  : Status();
     };
-    return fork_ranks(size_, checked, {.deadline = Clock::steady().in(limit_)});
+    // A rank that stays when the first one has failed may take all of the time.
+    return fork_ranks(size_, checked, {.deadline = Clock::steady().in(limit_), .grace = limit_});
   }
 
  private:
