@@ -4,6 +4,9 @@
 //   auto world = lockstep::World::join();                        // env:// by default; alone, a world of one
 //   lockstep::Backend& all = world->group();
 //   auto pair = world->new_group({Rank{0}, Rank{2}});            // called by ranks 0 and 2 alone
+//   auto half = world->split(all, {.color = rank % 2});          // called by all ranks of the group
+//
+// After a failure shrink() gives those that are left a group of their own, with no new rendezvous.
 //
 // Thread safety: any thread; the ranks of a new group must make their groups in the same order.
 // Lifetime: outlives its groups (this is checked). Destruction leaves; the order between ranks does not
@@ -35,6 +38,21 @@ struct GroupOptions {
   // Behaviour.
   std::optional<std::string> name = {};  // else made from the members
   Duration timeout = kDefaultOpTimeout;
+};
+
+// What a rank says when its group is split.
+struct SplitBy {
+  std::optional<int> color = {};  // ranks of one colour form a group; without one a rank is in none
+  int key = 0;                    // orders the ranks of a colour; those with equal keys keep their order
+};
+
+struct ShrinkOptions {
+  // Behaviour.
+  std::vector<Rank> exclude = {};  // in the world: they are out whatever they do
+  // Of each of its steps: how long to wait for a rank that is not known to be lost. Who does not come in this
+  // time is left out.
+  Duration patience = std::chrono::seconds(30);
+  GroupOptions group = {};  // of the group that it gives
 };
 
 struct WorldOptions {
@@ -76,6 +94,21 @@ class World {
   // `members` in the order of their ranks in the group; this rank is one of them.
   virtual Result<std::unique_ptr<Backend>> new_group(const std::vector<Rank>& members,
                                                      const GroupOptions& options = {}) = 0;
+  // A collective of `parent`, a group of this world: every rank of it says its colour and key, and gets the
+  // group of its colour; nothing if it has none.
+  Result<std::unique_ptr<Backend>> split(Backend& parent, const SplitBy& by,
+                                         const GroupOptions& options = {});
+  // Called by all ranks that are left, mostly after a failure: they agree on who that is, and go on without
+  // those that are dead, have stopped, cannot be reached, do not come or are excluded. Gives their group, in
+  // the order of their ranks in the world; all who get it have the same. Works when others die meanwhile.
+  //
+  // Every earlier group ends with it: make those that are needed anew. Shared memory stays where it is, with
+  // its contents, and a rank that was left out cannot change a byte of it any more, if it comes back; what an
+  // operation was working on when it failed should be written anew afterwards. No thread uses it, and no
+  // other call of this world runs, meanwhile.
+  // kLeftOut for a rank that the others go on without, now and from every later call. kStoreLost if the store
+  // is gone; then nobody can shrink.
+  virtual Result<std::unique_ptr<Backend>> shrink(const ShrinkOptions& options = {}) = 0;
   // Plain memory in a world of one.
   virtual Result<SharedMemory> allocate(Bytes size) = 0;
 };
@@ -85,6 +118,8 @@ class World {
 namespace lockstep {
 using backend::GroupOptions;
 using backend::SharedMemory;
+using backend::ShrinkOptions;
+using backend::SplitBy;
 using backend::World;
 using backend::WorldOptions;
 }  // namespace lockstep

@@ -17,7 +17,10 @@ Result<std::unique_ptr<Monitor>> Monitor::start(MonitorOptions options, transpor
   LOCKSTEP_ASSIGN(
       monitor->thread_, base::start_thread("lockstep-watch", [&self = *monitor] {
         while (!self.stop_) {
-          self.watcher_->look([&self](Rank lost, const Status& status) { self.hear_of(lost, status); });
+          {
+            const MutexLock lock(self.looking_);
+            self.watcher_->look([&self](Rank lost, const Status& status) { self.hear_of(lost, status); });
+          }
           self.look_at_groups();
           self.watcher_->sleep();
         }
@@ -58,6 +61,32 @@ void Monitor::watch(std::uint64_t group, const std::vector<Rank>& members, Hear 
     if (lost != lost_.end()) return hear(lost->second);
   }
   groups_[group] = {members, std::move(hear), std::move(look)};
+}
+
+std::map<Rank, Status> Monitor::lost(const std::vector<Rank>& members) const {
+  const MutexLock lock(mutex_);
+  std::map<Rank, Status> found;
+  for (const Rank member : members) {
+    if (const auto lost = lost_.find(member); lost != lost_.end()) found.insert(*lost);
+  }
+  return found;
+}
+
+void Monitor::leave_out(const std::vector<Rank>& ranks, const Status& why) {
+  const MutexLock looking(looking_);
+  watcher_->leave_out(ranks);
+  const MutexLock lock(mutex_);
+  for (const Rank rank : ranks) lost_.try_emplace(rank, why);
+}
+
+Monitor::Pause::Pause(Monitor& monitor) : monitor_(monitor) {
+  const MutexLock lock(monitor_.looking_);
+  monitor_.watcher_->pause();
+}
+
+Monitor::Pause::~Pause() {
+  const MutexLock lock(monitor_.looking_);
+  monitor_.watcher_->resume();
 }
 
 void Monitor::forget(std::uint64_t group) {

@@ -58,6 +58,24 @@ class Monitor {
   // `hear` is called once, on the monitor's thread or at once, with the first member that is lost, or with
   // the failure of the group that `look` finds; neither may wait.
   void watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear, std::function<Status()> look);
+  // Those of `members` that are lost, and how.
+  std::map<Rank, Status> lost(const std::vector<Rank>& members) const;
+  // The others go on without `ranks`: they count as lost, and what they say of others is not heard.
+  void leave_out(const std::vector<Rank>& ranks, const Status& why);
+
+  // While one lives, heaps may move: nobody's pulse is counted or looked at, only deaths are seen. Afterwards
+  // everybody gets their time again. Other hosts hear this one all the time.
+  class Pause {
+   public:
+    explicit Pause(Monitor& monitor);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    Monitor& monitor_;
+  };
+
   // Afterwards the group's `hear` is not running and will not run.
   void forget(std::uint64_t group);
 
@@ -75,10 +93,11 @@ class Monitor {
 
   const std::uint64_t fork_generation_;
   std::atomic<bool> stop_ = false;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::uint64_t, Group> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<Rank, Status> lost_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::unique_ptr<Watcher> watcher_;  // the thread's alone, while it runs
+  Mutex looking_;  // before mutex_; held by the thread while it looks, and by who changes what it looks at
+  std::unique_ptr<Watcher> watcher_;
   std::thread thread_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "lockstep/backend/message_work.h"
 #include "lockstep/base/fork_guard.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
 
@@ -29,8 +30,32 @@ struct HeldCall {
 
 }  // namespace
 
+struct NativeGroup::Pending {
+  void add() {
+    const MutexLock lock(mutex);
+    ++count;
+  }
+  void remove() {
+    const MutexLock lock(mutex);
+    --count;
+    changed.notify_all();
+  }
+  bool wait(const Deadline& deadline) {
+    const MutexLock lock(mutex);
+    while (count > 0 && !deadline.expired()) changed.wait_until(mutex, deadline);
+    return count == 0;
+  }
+  Mutex mutex;
+  CondVar changed;
+  int count LOCKSTEP_GUARDED_BY(mutex) = 0;
+};
+
 NativeGroup::NativeGroup(NativeGroupParts parts, const Clock& clock)
-    : parts_(std::move(parts)), clock_(clock), timeout_(parts_.timeout), queue_(clock) {}
+    : parts_(std::move(parts)),
+      clock_(clock),
+      timeout_(parts_.timeout),
+      queue_(clock),
+      pending_(std::make_shared<Pending>()) {}
 
 NativeGroup::~NativeGroup() {
   if (in_forked_child()) {
@@ -47,7 +72,7 @@ NativeGroup::~NativeGroup() {
     if (queue_.busy()) parts_.communicator->fail_from_outside(destroyed);
     queue_.run_alone([this] { parts_.communicator->leave(queue_.last_sequence()); });
   }
-  if (parts_.on_leave) parts_.on_leave();
+  if (parts_.on_leave) parts_.on_leave(this);
 }
 
 Rank NativeGroup::world_rank(Rank member) const {
@@ -86,8 +111,12 @@ WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOp
     work->complete(admitted, std::nullopt);
     return work;
   }
+  pending_->add();
   parts_.messenger.send(parts_.id, world_rank(to), tag, bytes, deadline_of(options),
-                        [work](const Status& status) { work->complete(status, std::nullopt); });
+                        [work, pending = pending_](const Status& status) {
+                          work->complete(status, std::nullopt);
+                          pending->remove();
+                        });
   return work;
 }
 
@@ -100,15 +129,18 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
   }
   std::optional<Rank> sender;
   if (from) sender = world_rank(*from);
+  pending_->add();
   // The members are looked at by the loop, also after this group is gone.
-  parts_.messenger.recv(parts_.id, sender, tag, bytes, deadline_of(options),
-                        [work, members = parts_.members](const Status& status, std::optional<Rank> source) {
-                          if (source) {
-                            const auto found = std::find(members.begin(), members.end(), *source);
-                            source = Rank(static_cast<int>(found - members.begin()));
-                          }
-                          work->complete(status, source);
-                        });
+  parts_.messenger.recv(
+      parts_.id, sender, tag, bytes, deadline_of(options),
+      [work, pending = pending_, members = parts_.members](const Status& status, std::optional<Rank> source) {
+        if (source) {
+          const auto found = std::find(members.begin(), members.end(), *source);
+          source = Rank(static_cast<int>(found - members.begin()));
+        }
+        work->complete(status, source);
+        pending->remove();
+      });
   return work;
 }
 
@@ -144,11 +176,22 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
         {.failure = Failure::kNoMemory, .rank = parts_.rank, .sequence = sequence}));
   }
   if (status.ok()) return status;
-  Cause cause = status.cause();
-  cause.group = parts_.name;
-  status = status.with_cause(std::move(cause));
+  status = told(status);
   parts_.messenger.fail_group(parts_.id, status);
   return status;
+}
+
+Status NativeGroup::told(const Status& failure) const {
+  if (failure.ok()) return failure;
+  Cause cause = failure.cause();
+  cause.group = parts_.name;
+  const bool lost = cause.failure == Failure::kPeerStalled || cause.failure == Failure::kPeerUnreachable ||
+                    cause.failure == Failure::kPeerDied;
+  if (!lost || cause.peer != world_rank(parts_.rank)) return failure.with_cause(std::move(cause));
+  cause.failure = Failure::kLeftOut;
+  return failure.with_cause(std::move(cause))
+      .with_prefix(cat("rank ", world_rank(parts_.rank), " was left out of ", base::quoted(parts_.name),
+                       ", because the others have lost it: "));
 }
 
 Status NativeGroup::monitored_barrier(const OpOptions& options) {
@@ -187,7 +230,15 @@ Status NativeGroup::meet_in_store(std::uint64_t sequence, const Deadline& deadli
 }
 
 Status NativeGroup::failure() const {
-  return parts_.communicator ? parts_.communicator->failure() : Status();
+  return parts_.communicator ? told(parts_.communicator->failure()) : Status();
+}
+
+Status NativeGroup::end(const Status& why, const Deadline& deadline) {
+  abort(why);
+  if (pending_->wait(deadline)) return {};
+  return Status::timeout(
+      cat("rank ", parts_.rank, ": messages of the group ", base::quoted(parts_.name), " have not ended"),
+      {.rank = parts_.rank, .group = parts_.name});
 }
 
 void NativeGroup::abort(const Status& why) {

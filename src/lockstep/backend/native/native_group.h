@@ -18,6 +18,8 @@
 
 namespace lockstep::backend {
 
+class NativeGroup;
+
 // What a group is made of.
 struct NativeGroupParts {
   std::string name;
@@ -29,8 +31,8 @@ struct NativeGroupParts {
   std::unique_ptr<transport::Communicator> communicator;
   std::shared_ptr<store::Store> store;  // shared with the world; for monitored_barrier
   transport::messages::Messenger& messenger;
-  const collective::Means& means;  // the world's
-  std::function<void()> on_leave;  // afterwards nothing outside refers to the communicator
+  const collective::Means& means;              // the world's
+  std::function<void(NativeGroup*)> on_leave;  // afterwards nothing outside refers to the communicator
   std::uint64_t fork_generation = 0;
 };
 
@@ -57,10 +59,16 @@ class NativeGroup final : public Backend {
 
   Status failure() const override;
   void abort(const Status& why) override;
+  // As abort(); afterwards nothing of the group touches memory. kTimeout if messages do not end.
+  Status end(const Status& why, const Deadline& deadline);
 
  private:
+  // Messages that have not ended; shared with their callbacks, which may run after the group is gone.
+  struct Pending;
   Status admit(const Call& call) const;
   Status refuse_in_forked_child(std::string_view op) const;
+  // The failure as it is told to this rank: one that the others have lost hears that they did.
+  Status told(const Status& failure) const;
   Status admit_peer(std::string_view op, Rank peer) const;
   bool in_forked_child() const;
   Deadline deadline_of(const OpOptions& options) const;
@@ -72,6 +80,7 @@ class NativeGroup final : public Backend {
   std::atomic<Duration> timeout_;
   OpQueue queue_;
   std::atomic<std::uint64_t> messages_ = 0;
+  const std::shared_ptr<Pending> pending_;
 };
 
 }  // namespace lockstep::backend

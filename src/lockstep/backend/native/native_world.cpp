@@ -96,7 +96,8 @@ NativeWorld::NativeWorld(const WorldOptions& options, Rendezvous rendezvous, con
 NativeWorld::~NativeWorld() {
   all_.reset();
   if (base::fork_generation() != fork_generation_) return;  // each of its parts knows what is the parent's
-  LOCKSTEP_CHECK(groups_ == 0, "a World was destroyed before its groups");
+  const MutexLock lock(mutex_);
+  LOCKSTEP_CHECK(groups_.empty(), "a World was destroyed before its groups");
 }
 
 Status NativeWorld::set_up() {
@@ -115,6 +116,10 @@ Status NativeWorld::set_up() {
   }
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
+  {
+    const MutexLock lock(mutex_);
+    left_ = everyone;
+  }
   LOCKSTEP_ASSIGN(all_, new_group(everyone, {.name = "world", .timeout = options_.timeout}));
   return {};
 }
@@ -241,13 +246,17 @@ std::string NativeWorld::make_name(const std::vector<Rank>& members) {
   return cat("ranks ", base::ranks_text(sorted), " #", count);
 }
 
-Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>& members,
-                                                        const GroupOptions& options) {
+Status NativeWorld::refuse(std::string_view what) const {
   if (base::fork_generation() != fork_generation_)
-    return Status::invalid("a group was asked of a world that belongs to the parent of this forked process",
-                           {.failure = Failure::kForked, .rank = rank()});
-  const auto own = std::find(members.begin(), members.end(), rank());
-  if (own == members.end())
+    return Status::invalid(
+        cat(what, " was asked of a world that belongs to the parent of this forked process"),
+        {.failure = Failure::kForked, .rank = rank()});
+  const MutexLock lock(mutex_);
+  return left_out_;
+}
+
+Status NativeWorld::check_members(const std::vector<Rank>& members) const {
+  if (std::find(members.begin(), members.end(), rank()) == members.end())
     return Status::invalid(
         cat("rank ", rank(), " makes a group that it is not a member of; its members alone make it"),
         {.rank = rank()});
@@ -257,8 +266,45 @@ Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>&
   if (twice || !size().contains(sorted.front()) || !size().contains(sorted.back()))
     return Status::invalid(cat("the members of a group are different ranks below ", size()),
                            {.rank = rank()});
+  const MutexLock lock(mutex_);
+  for (const Rank member : sorted) {
+    if (std::binary_search(left_.begin(), left_.end(), member)) continue;
+    return Status::invalid(
+        cat("rank ", member, " was left out when the world was shrunk to rank ", base::ranks_text(left_)),
+        {.failure = Failure::kLeftOut, .rank = rank(), .peer = member});
+  }
+  return {};
+}
 
-  NativeGroupParts parts{.name = options.name ? *options.name : make_name(members),
+Status NativeWorld::explain(const Status& error) {
+  const std::string key = cat("left_out/", rank());
+  const auto left_out = rendezvous_.store->check({&key, 1});
+  if (!left_out.ok() || !*left_out) return error;
+  const auto why = rendezvous_.store->get(key);
+  if (!why.ok()) return error;
+  const MutexLock lock(mutex_);
+  left_out_ = Status::disconnected(std::string(text_of(*why)),
+                                   {.failure = Failure::kLeftOut, .rank = rank(), .peer = rank()});
+  return left_out_;
+}
+
+Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>& members,
+                                                        const GroupOptions& options) {
+  LOCKSTEP_TRY(refuse("a group"));
+  LOCKSTEP_TRY(check_members(members));
+  GroupOptions named = options;
+  if (!named.name) named.name = make_name(members);
+  auto group = make_group(members, named, *named.name, clock_.in(rendezvous_.store->timeout()));
+  if (!group.ok()) return explain(group.status());
+  return group;
+}
+
+Result<std::unique_ptr<Backend>> NativeWorld::make_group(const std::vector<Rank>& members,
+                                                         const GroupOptions& options,
+                                                         std::string_view identity,
+                                                         const Deadline& deadline) {
+  const auto own = std::find(members.begin(), members.end(), rank());
+  NativeGroupParts parts{.name = *options.name,
                          .rank = Rank(static_cast<int>(own - members.begin())),
                          .members = members,
                          .timeout = options.timeout,
@@ -266,29 +312,39 @@ Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>&
                          .messenger = *messenger_,
                          .means = means_,
                          .fork_generation = fork_generation_};
-  std::string identity = cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', parts.name);
-  for (const Rank member : members) identity += cat('/', member);
-  parts.id = number_of(identity);
+  std::string whole = cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', identity);
+  for (const Rank member : members) whole += cat('/', member);
+  parts.id = number_of(whole);
   if (members.size() > 1) {
-    LOCKSTEP_ASSIGN(parts.communicator, connect(parts.id, parts.rank.value, members));
+    LOCKSTEP_ASSIGN(parts.communicator, connect(parts.id, parts.rank.value, members, deadline));
   }
-  ++groups_;
-  parts.on_leave = [this, id = parts.id] {
+  parts.on_leave = [this, id = parts.id](NativeGroup* group) {
     if (monitor_) monitor_->forget(id);
     if (door_) door_->forget(id);
-    --groups_;
+    const MutexLock lock(mutex_);
+    groups_.erase(group);
   };
-  return std::unique_ptr<Backend>(std::make_unique<NativeGroup>(std::move(parts), clock_));
+  auto group = std::make_unique<NativeGroup>(std::move(parts), clock_);
+  const MutexLock lock(mutex_);
+  groups_.insert(group.get());
+  return std::unique_ptr<Backend>(std::move(group));
+}
+
+Status NativeWorld::first_lost(const std::vector<Rank>& members) const {
+  const std::map<Rank, Status> lost = monitor_->lost(members);
+  return lost.empty() ? Status() : lost.begin()->second;
 }
 
 Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int position,
-                                                           const std::vector<Rank>& members) {
+                                                           const std::vector<Rank>& members,
+                                                           const Deadline& deadline) {
   std::vector<int> labels;
   labels.reserve(members.size());
   for (const Rank member : members) labels.push_back(host_of_[static_cast<std::size_t>(member.value)]);
   Layout layout = Layout::of(std::span<const int>(labels));
   transport::shm::BoardOptions options{.name = base::hex(std::as_bytes(std::span(&id, 1))),
                                        .members = {},
+                                       .look = [this, &members] { return first_lost(members); },
                                        .staging = options_.staging,
                                        .patience = patience()};
   const std::vector<int>& here = layout.neighbours_of(position);
@@ -298,7 +354,6 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
     options.members.push_back(index);
   }
   options.name += cat('.', here.front());  // one board per host
-  const Deadline deadline = clock_.in(rendezvous_.store->timeout());
   LOCKSTEP_ASSIGN(std::unique_ptr<Board> board, Board::make(*domain_, options, *rendezvous_.store, deadline));
   Board& on_host = *board;
   // What other ranks say, and what the monitor finds, ends the group's operations and its messages.

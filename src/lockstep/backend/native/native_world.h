@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,11 @@ class NativeWorld final : public World {
   Backend& group() override { return *all_; }
   Result<std::unique_ptr<Backend>> new_group(const std::vector<Rank>& members,
                                              const GroupOptions& options) override;
+  Result<std::unique_ptr<Backend>> shrink(const ShrinkOptions& options) override;
   Result<SharedMemory> allocate(Bytes size) override;
 
  private:
+  class Shrink;
   NativeWorld(const WorldOptions& options, Rendezvous rendezvous, const Clock& clock);
 
   Status set_up();
@@ -40,8 +43,19 @@ class NativeWorld final : public World {
   Status open_door(const Deadline& deadline);
   Status start_monitor(const Deadline& deadline);
   Status open_mail(const Deadline& deadline);
+  // Why this rank can make no group.
+  Status refuse(std::string_view what) const;
+  Status check_members(const std::vector<Rank>& members) const;
+  // The error of a group that could not be made; a rank that the others go on without hears that instead.
+  Status explain(const Status& error);
+  // `identity` is the same on all members, and no other group's.
+  Result<std::unique_ptr<Backend>> make_group(const std::vector<Rank>& members, const GroupOptions& options,
+                                              std::string_view identity, const Deadline& deadline);
   Result<std::unique_ptr<transport::Communicator>> connect(std::uint64_t id, int position,
-                                                           const std::vector<Rank>& members);
+                                                           const std::vector<Rank>& members,
+                                                           const Deadline& deadline);
+  // Why a group of them cannot be made; ok if nobody is lost.
+  Status first_lost(const std::vector<Rank>& members) const;
   transport::shm::Patience patience() const;
   // For groups without one: the same on all members, and no two groups have the same.
   std::string make_name(const std::vector<Rank>& members);
@@ -57,12 +71,15 @@ class NativeWorld final : public World {
   collective::Means means_{.tuning = {}, .helpers = helpers_};
   std::unique_ptr<transport::link::Door> door_;
   std::vector<std::vector<base::SocketAddress>> doors_;  // by rank
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::vector<Rank>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<NativeGroup*> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Rank> left_ LOCKSTEP_GUARDED_BY(mutex_);  // who has not been left out, ascending
+  int shrinks_ LOCKSTEP_GUARDED_BY(mutex_) = 0;         // how often the world has been shrunk
+  Status left_out_ LOCKSTEP_GUARDED_BY(mutex_);         // if it is this rank that was
   std::unique_ptr<transport::Transport> mail_transport_;
   std::unique_ptr<transport::messages::Messenger> messenger_;
   std::unique_ptr<Monitor> monitor_;
-  std::atomic<int> groups_ = 0;
   std::unique_ptr<Backend> all_;
 };
 

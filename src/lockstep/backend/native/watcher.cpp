@@ -114,19 +114,30 @@ void Monitor::Watcher::look(const std::function<void(Rank, const Status&)>& on_l
   if (door_ != nullptr) listen_to_speakers();
   if (clock_.now() >= next_look_) {
     next_look_ = clock_.now() + kTick;
-    ++pulses_[static_cast<std::size_t>(domain_.index())]->beats;
-    look_at_neighbours();
+    if (paused_) {
+      look_for_dead_neighbours();
+    } else {
+      ++own_pulse().beats;
+      look_at_neighbours();
+    }
     if (door_ != nullptr) {
       if (speaker_of(host_of(own_)) == own_) {
         meet_speakers();
         for (const auto& [host, socket] : sockets_) socket->say({.kind = WatchMessage::Kind::kBeat});
         blame_silent_hosts();
-      } else {
+      } else if (!paused_) {
         read_the_speaker();
       }
     }
   }
   on_lost_ = nullptr;
+}
+
+void Monitor::Watcher::look_for_dead_neighbours() {
+  for (int i = 0; i < domain_.size(); ++i) {
+    const Rank rank = domain_.rank_of(i);
+    if (lives(rank) && domain_.is_dead(i)) lose(rank, Failure::kPeerDied);
+  }
 }
 
 void Monitor::Watcher::look_at_neighbours() {
@@ -139,8 +150,7 @@ void Monitor::Watcher::look_at_neighbours() {
     if (pulse.gone.load() != 0) left_[static_cast<std::size_t>(rank.value)] = true;
     if (dead && lives(rank)) lose(rank, Failure::kPeerDied);
     // One that is not watched any more beats for ever.
-    beats.push_back(lives(rank) ? pulse.beats.load()
-                                : pulses_[static_cast<std::size_t>(domain_.index())]->beats.load());
+    beats.push_back(lives(rank) ? pulse.beats.load() : own_pulse().beats.load());
   }
   if (const auto silent = neighbours_.look(beats, clock_.now())) {
     const Rank rank = domain_.rank_of(*silent);
@@ -175,7 +185,8 @@ void Monitor::Watcher::meet_speakers() {
       // Whoever of that host comes thinks that it is the speaker.
       for (int i = 0; i < static_cast<int>(left_.size()) && !arrival; ++i) {
         peer = Rank{i};
-        if (host_of(peer) == *host) arrival = inbox_->take(peer, 0);
+        // One that is lost to us may be back, and have lost everybody else.
+        if (host_of(peer) == *host && lives(peer)) arrival = inbox_->take(peer, 0);
       }
       if (!arrival) look_whether_it_is_there(*speaker);
     } else if (clock_.now() - tried_[*host] >= kConnectPause) {
@@ -194,7 +205,9 @@ void Monitor::Watcher::meet_speakers() {
     if (!arrival) continue;
     auto socket = std::make_unique<WatchSocket>(std::move(arrival->socket), peer);
     for (const auto& [rank, failure] : lost_) {
-      if (is_here(rank)) socket->say({.kind = WatchMessage::Kind::kLost, .failure = failure, .rank = rank});
+      // Who was left out all others know already.
+      if (is_here(rank) && failure != Failure::kLeftOut)
+        socket->say({.kind = WatchMessage::Kind::kLost, .failure = failure, .rank = rank});
     }
     sockets_[*host] = std::move(socket);
   }
@@ -216,6 +229,10 @@ void Monitor::Watcher::listen_to_speakers() {
     const auto& [host, socket] = *at;
     const auto place =
         static_cast<std::size_t>(std::find(hosts_.begin(), hosts_.end(), host) - hosts_.begin());
+    if (!lives(socket->peer())) {
+      at = sockets_.erase(at);
+      continue;
+    }
     const auto messages = socket->listen();
     bool ended = !messages.ok();
     if (ended && lives(socket->peer())) {
@@ -275,12 +292,26 @@ Status Monitor::Watcher::describe(Rank rank, Failure failure) const {
 
 void Monitor::Watcher::lose(Rank rank, Failure failure) {
   lost_[rank] = failure;
-  pulses_[static_cast<std::size_t>(domain_.index())]->verdict(rank).store(static_cast<std::uint8_t>(failure));
+  if (!paused_) own_pulse().verdict(rank).store(static_cast<std::uint8_t>(failure));
   if (is_here(rank)) {
     for (const auto& [host, socket] : sockets_)
       socket->say({.kind = WatchMessage::Kind::kLost, .failure = failure, .rank = rank});
   }
   (*on_lost_)(rank, describe(rank, failure));
+}
+
+void Monitor::Watcher::pause() { paused_ = true; }
+
+void Monitor::Watcher::resume() {
+  paused_ = false;
+  for (const auto& [rank, failure] : lost_) {
+    if (failure != Failure::kLeftOut) own_pulse().verdict(rank).store(static_cast<std::uint8_t>(failure));
+  }
+  neighbours_.forgive();
+}
+
+void Monitor::Watcher::leave_out(const std::vector<Rank>& ranks) {
+  for (const Rank rank : ranks) lost_.try_emplace(rank, Failure::kLeftOut);
 }
 
 void Monitor::Watcher::sleep() {
@@ -296,7 +327,7 @@ void Monitor::Watcher::wake() {
 }
 
 void Monitor::Watcher::say_goodbye() {
-  pulses_[static_cast<std::size_t>(domain_.index())]->gone.store(1);
+  own_pulse().gone.store(1);
   const Deadline deadline = clock_.in(kGoodbyeLimit);
   for (const auto& [host, socket] : sockets_) socket->say_goodbye(deadline);
 }

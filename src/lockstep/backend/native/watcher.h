@@ -24,6 +24,10 @@ class Monitor::Watcher {
 
   // `on_lost` is called once for every rank that is lost.
   void look(const std::function<void(Rank, const Status&)>& on_lost);
+  // Between them heaps may move; deaths are still seen.
+  void pause();
+  void resume();
+  void leave_out(const std::vector<Rank>& ranks);
   // Until the next look is due, a message has come, or someone wakes it.
   void sleep();
   void wake();  // from any thread
@@ -40,6 +44,7 @@ class Monitor::Watcher {
   // The lowest rank of a host that lives; nothing if none does.
   std::optional<Rank> speaker_of(int host) const;
 
+  void look_for_dead_neighbours();
   void look_at_neighbours();
   void read_the_speaker();
   void meet_speakers();
@@ -48,6 +53,7 @@ class Monitor::Watcher {
   void blame_silent_hosts();
   void lose(Rank rank, Failure failure);
   Status describe(Rank rank, Failure failure) const;
+  Pulse& own_pulse() { return *pulses_[static_cast<std::size_t>(domain_.index())]; }
 
   const MonitorOptions options_;
   transport::shm::Domain& domain_;
@@ -59,6 +65,7 @@ class Monitor::Watcher {
   std::vector<Pulse*> pulses_;  // by position in the domain
   std::vector<int> hosts_;      // the labels of all hosts, in the order of their first ranks
   base::TimePoint next_look_;
+  bool paused_ = false;
   base::BeatWatch neighbours_;
   std::map<Rank, Failure> lost_;
   std::vector<bool> left_;  // by rank

@@ -3,16 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <vector>
 
-#include "lockstep/backend/native/native_world.h"
+#include "lockstep/backend/native/world_test_support.h"
 #include "lockstep/backend/operations.h"
 #include "lockstep/base/text.h"
 #include "lockstep/testing/process_world.h"
@@ -27,49 +25,6 @@ using lockstep::testing::StatusIs;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::unique_ptr<World> join(const SpawnedRank& rank, const WorldOptions& options = {}) {
-  auto world = World::join(options, rank.environment);
-  EXPECT_OK(world.status());
-  return world.ok() ? std::move(*world) : nullptr;
-}
-
-bool all_are(std::span<const float> data, float value) {
-  return std::all_of(data.begin(), data.end(), [value](float number) { return number == value; });
-}
-
-// Counts ranks that came to the end of a test in which another one dies.
-class Survivors {
- public:
-  Survivors()
-      : count_(static_cast<std::atomic<int>*>(
-            ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~Survivors() { ::munmap(count_, sizeof(int)); }
-  Survivors(const Survivors&) = delete;
-  Survivors& operator=(const Survivors&) = delete;
-  // The world asks those that are left to end; they may finish first.
-  static void stay() { (void)::signal(SIGTERM, SIG_IGN); }
-  void add() { ++*count_; }
-  int count() const { return *count_; }
-
- private:
-  std::atomic<int>* const count_;
-};
-
-// A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
-std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
-                                         std::string_view address = "127.0.0.1") {
-  auto rendezvous = store::rendezvous({}, rank.environment);
-  EXPECT_OK(rendezvous.status());
-  if (!rendezvous.ok()) return nullptr;
-  for (store::Member& member : rendezvous->members) {
-    if (member.rank.value >= first) member.host.boot_id = "another host";
-  }
-  rendezvous->addresses = {*base::SocketAddress::parse(address, 0)};
-  auto world = NativeWorld::make({.stall_after = 1s}, std::move(*rendezvous), Clock::steady());
-  EXPECT_OK(world.status());
-  return world.ok() ? std::move(*world) : nullptr;
-}
 
 TEST(World, OfOneNeedsNobody) {
   auto world = World::join({}, Environment{});
@@ -126,6 +81,53 @@ TEST(World, GroupsAreMadeByTheirMembersAlone) {
     EXPECT_THAT(world->new_group({Rank{(rank.rank.value + 1) % 5}}).status(),
                 StatusIs(Code::kInvalid, HasSubstr("not a member")));
   }));
+}
+
+TEST(World, IsSplitByColourAndKey) {
+  EXPECT_OK(ProcessWorld{5}.run([](const SpawnedRank& rank) {
+    const auto world = join_on_two_hosts(rank, 2);
+    ASSERT_TRUE(world);
+    const int own = rank.rank.value;
+    // 4, 2, 0 and 1; rank 3 wants none.
+    const SplitBy by{.color = own == 3 ? std::nullopt : std::optional(own % 2), .key = -own};
+    auto group = world->split(world->group(), by);
+    ASSERT_OK(group.status());
+    if (own == 3) {
+      EXPECT_EQ(*group, nullptr);
+    } else {
+      EXPECT_EQ((*group)->size().value, own == 1 ? 1 : 3);
+      EXPECT_EQ((*group)->rank().value, own == 1 ? 0 : 2 - own / 2);
+      EXPECT_EQ((*group)->world_rank((*group)->rank()), rank.rank);
+      std::vector<int> data{own};
+      ASSERT_OK(all_reduce(**group, std::span(data)));
+      EXPECT_EQ(data[0], own == 1 ? 1 : 6);
+      // Ranks with equal keys keep the order that they have in the group that is split.
+      auto again = world->split(**group, {.color = 7});
+      ASSERT_OK(again.status());
+      EXPECT_EQ((*again)->rank(), (*group)->rank());
+      ASSERT_OK(barrier(**again));
+    }
+    ASSERT_OK(barrier(world->group()));
+  }));
+}
+
+TEST(World, AMemberThatDiesBeforeItsGroupIsMadeIsNamed) {
+  Survivors survivors;
+  const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
+    Survivors::stay();
+    const auto world = join_on_two_hosts(rank, 2);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank.value == 1) ::kill(::getpid(), SIGKILL);
+    if (rank.rank.value == 0) {
+      const Status died = world->new_group({Rank{0}, Rank{1}}).status();
+      EXPECT_THAT(died, StatusIs(Code::kDisconnected, HasSubstr("rank 1 died")));
+    } else {
+      EXPECT_EQ(world->split(world->group(), {.color = 1}).status().failure(), Failure::kPeerDied);
+    }
+    if (!::testing::Test::HasFailure()) survivors.add();
+  });
+  EXPECT_EQ(survivors.count(), 2) << status.text();
 }
 
 TEST(World, AsynchronousOperationsRunInOrderAndKeepTheirBytes) {

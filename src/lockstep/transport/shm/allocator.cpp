@@ -54,10 +54,6 @@ Bytes RangeAllocator::free(std::uint64_t offset) {
   return Bytes{size};
 }
 
-std::uint64_t RangeAllocator::high_water() const {
-  return taken_.empty() ? 0 : taken_.rbegin()->first + taken_.rbegin()->second;
-}
-
 Bytes RangeAllocator::largest_free() const {
   std::uint64_t largest = 0;
   for (const auto& [offset, size] : free_) largest = std::max(largest, size);

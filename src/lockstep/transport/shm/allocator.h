@@ -30,13 +30,13 @@ class RangeAllocator {
 
   Bytes used() const { return used_; }
   Bytes capacity() const { return capacity_; }
-  // The end of the highest range in use.
-  std::uint64_t high_water() const;
+  using Ranges = std::map<std::uint64_t, std::uint64_t>;  // offset -> size
+  // All that are in use.
+  const Ranges& taken() const { return taken_; }
   // How large a range could be handed out now.
   Bytes largest_free() const;
 
  private:
-  using Ranges = std::map<std::uint64_t, std::uint64_t>;  // offset -> size
   const Bytes capacity_;
   Bytes used_;
   Ranges free_;

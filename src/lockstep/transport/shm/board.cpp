@@ -90,7 +90,7 @@ Result<std::unique_ptr<Board>> Board::make(Domain& domain, const BoardOptions& o
     keys.push_back(cat("board/", options.name, "/", i));
   LOCKSTEP_TRY(
       store.set(keys[static_cast<std::size_t>(board->index_)], bytes_of(cat(range.offset)), deadline));
-  LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, store.multi_get(keys, deadline));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, store::watched_get(store, keys, deadline, options.look));
   for (std::size_t i = 0; i < options.members.size(); ++i) {
     const auto offset = base::parse_integer<std::uint64_t>(text_of(offsets[i]));
     std::byte* place =

@@ -33,6 +33,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
 #include "lockstep/store/store.h"
+#include "lockstep/store/watched_wait.h"
 #include "lockstep/transport/shm/domain.h"
 #include "lockstep/transport/shm/wait.h"
 
@@ -52,6 +53,7 @@ struct BoardOptions {
   // Behaviour.
   std::string name;          // of the group; the same on all members, and used once per job
   std::vector<int> members;  // positions in the domain, in the group's order; the same on all of them
+  store::Look look = {};     // what ends the wait for members that have not made their board yet
   // Performance.
   Bytes staging = Bytes::mib(1);  // each of the two buffers; the same on all members
   Patience patience;

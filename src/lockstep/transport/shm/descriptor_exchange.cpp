@@ -22,6 +22,7 @@ using namespace std::chrono_literals;
 
 constexpr Logger kLog("shm");
 constexpr Duration kHandshakeLimit = 5s;
+constexpr Duration kLookPeriod = 100ms;
 
 struct AbstractAddress {
   sockaddr_un address{};
@@ -170,6 +171,14 @@ class Exchange {
     return {};
   }
 
+  Status blame(std::size_t peer, const Status& status) const {
+    Cause cause = status.cause();
+    cause.rank = rank_of(what_.index);
+    cause.peer = what_.members[peer];
+    return status.with_cause(cause).with_prefix(
+        cat("rank ", *cause.rank, ": sharing memory with rank ", *cause.peer, ": "));
+  }
+
   void keep(std::size_t peer, UniqueFd descriptor) { received_[peer] = std::move(descriptor); }
   std::vector<Rank> missing() const {
     std::vector<Rank> ranks;
@@ -225,7 +234,7 @@ Result<std::vector<UniqueFd>> exchange_descriptors(const DescriptorExchange& exc
                                                    const Deadline& deadline) {
   Exchange state(exchange, deadline);
   const auto own = static_cast<std::size_t>(exchange.index);
-  const auto key = [&](std::size_t index) { return cat("heap/", exchange.members[index]); };
+  const auto key = [&](std::size_t index) { return cat(exchange.name, '/', exchange.members[index]); };
 
   std::array<std::byte, 16> random{};
   base::random_bytes(random);
@@ -234,22 +243,20 @@ Result<std::vector<UniqueFd>> exchange_descriptors(const DescriptorExchange& exc
   LOCKSTEP_TRY(store.set(key(own), bytes_of(name), deadline));
 
   for (std::size_t peer = 0; peer < own; ++peer) {
-    auto address = store.get(key(peer), deadline);
+    const std::string where = key(peer);
+    auto address = store::watched_get(store, {&where, 1}, deadline, exchange.look);
     if (!address.ok() && address.status().code() == Code::kTimeout)
       return missing_error(exchange, state.missing());
     if (!address.ok()) return address.status();
-    auto descriptor = state.dial(text_of(*address));
-    if (!descriptor.ok()) {
-      const Rank rank = exchange.members[peer];
-      return descriptor.status().with_prefix(
-          cat("rank ", exchange.members[own], ": sharing memory with rank ", rank, ": "));
-    }
+    auto descriptor = state.dial(text_of(address->front()));
+    if (!descriptor.ok()) return state.blame(peer, descriptor.status());
     state.keep(peer, std::move(*descriptor));
   }
   while (!state.missing().empty()) {
     if (deadline.expired()) return missing_error(exchange, state.missing());
+    if (exchange.look) LOCKSTEP_TRY(exchange.look());
     pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
-    if (::poll(&ready, 1, deadline.poll_millis()) <= 0) continue;
+    if (::poll(&ready, 1, deadline.at_most(kLookPeriod).poll_millis()) <= 0) continue;
     const UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) continue;
     if (const Status status = state.answer(socket); !status.ok()) {

@@ -17,6 +17,7 @@
 #include "lockstep/base/types.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/store/store.h"
+#include "lockstep/store/watched_wait.h"
 
 namespace lockstep::transport::shm {
 
@@ -26,11 +27,13 @@ struct DescriptorExchange {
   std::string job_id;
   std::uint64_t epoch = 0;
   Secret secret = Secret::insecure();
-  int descriptor = -1;  // stays the caller's
+  int descriptor = -1;        // stays the caller's
+  std::string name = "heap";  // where they meet in the store; used once
+  store::Look look = {};      // what ends the wait for members that have not come
 };
 
 // One descriptor for each other member, in the order of `members`; an empty one at our own place. kTimeout
-// names the ranks that did not come.
+// names the ranks that did not come; any other error in meeting one of them has it as its cause's peer.
 Result<std::vector<UniqueFd>> exchange_descriptors(const DescriptorExchange& exchange, store::Store& store,
                                                    const Deadline& deadline);
 

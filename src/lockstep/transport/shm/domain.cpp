@@ -42,6 +42,7 @@ Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store
     return Status::invalid(cat("rank ", options.rank, " is not among the ranks of its own host"));
   }
   std::unique_ptr<Domain> domain(new Domain);
+  domain->options_ = options;
   domain->members_ = options.members;
   domain->index_ = static_cast<int>(position - options.members.begin());
   LOCKSTEP_ASSIGN(Segment own, Segment::create(cat("lockstep-heap-", options.rank), options.heap_capacity));
@@ -63,7 +64,7 @@ Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store
     auto peer = Segment::open(std::move(descriptors[i]), domain->heap_->capacity());
     if (!peer.ok()) return peer.status().with_prefix(cat("the heap of rank ", options.members[i], ": "));
     domain->views_[i] = {peer->data(), peer->capacity()};
-    domain->peers_.push_back(std::move(*peer));
+    domain->peers_.emplace(static_cast<int>(i), std::move(*peer));
   }
   domain->processes_.resize(options.pids.size());
   for (std::size_t i = 0; i < options.pids.size(); ++i) {
@@ -76,6 +77,42 @@ Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store
     domain->processes_[i] = std::move(*process);
   }
   return domain;
+}
+
+Status Domain::move_away_from_others(const std::vector<int>& stay) {
+  std::set<int> others;
+  for (int i = 0; i < size(); ++i) {
+    const bool stays = std::find(stay.begin(), stay.end(), i) != stay.end();
+    if (!stays && !is_dead(i) && !moved_from_.contains(i)) others.insert(i);
+  }
+  if (others.empty()) return {};
+  LOCKSTEP_TRY(heap_->move_house());
+  moved_from_.merge(others);
+  return {};
+}
+
+Status Domain::renew(const std::vector<int>& stay, const std::string& name, store::Store& store,
+                     const Deadline& deadline, const store::Look& look) {
+  LOCKSTEP_TRY(move_away_from_others(stay));
+  DescriptorExchange exchange{.members = {},
+                              .index = 0,
+                              .job_id = options_.job_id,
+                              .epoch = options_.epoch,
+                              .secret = options_.secret,
+                              .descriptor = heap_->fd(),
+                              .name = name,
+                              .look = look};
+  for (const int i : stay) {
+    if (i == index_) exchange.index = static_cast<int>(exchange.members.size());
+    exchange.members.push_back(rank_of(i));
+  }
+  LOCKSTEP_ASSIGN(std::vector<UniqueFd> descriptors, exchange_descriptors(exchange, store, deadline));
+  for (std::size_t i = 0; i < stay.size(); ++i) {
+    if (stay[i] == index_) continue;
+    const Status followed = peers_.at(stay[i]).follow(std::move(descriptors[i]));
+    if (!followed.ok()) return followed.with_prefix(cat("the heap of rank ", rank_of(stay[i]), ": "));
+  }
+  return {};
 }
 
 Result<std::vector<std::unique_ptr<Domain>>> Domain::of_threads(const std::vector<Rank>& members,

@@ -4,14 +4,16 @@
 // (SO_PEERCRED) and know the job's secret (the handshake of docs/wire/handshake.md). Nothing that was
 // exchanged has a name in the file system.
 //
-// Thread safety: after it is made, any thread.
+// Thread safety: after it is made, any thread; but nobody uses a heap while renew() runs.
 // Ownership: owns the mappings; outlives every Board on it.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "lockstep/base/types.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/store/store.h"
+#include "lockstep/store/watched_wait.h"
 #include "lockstep/transport/shm/heap.h"
 
 namespace lockstep::transport::shm {
@@ -51,6 +54,14 @@ class Domain {
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;
 
+  // After a failure: the members at the positions `stay` (ascending, ours among them) go on without the
+  // others. Each of them calls it. Where one of the others may still live, each moves house first, so that
+  // what that one writes late is written where nobody reads; then they map each other's heaps anew. Addresses
+  // and contents stay. `name` is where they meet in the store, used once. On an error some may have moved:
+  // call it again, with those that are still there. kNoSpace if there is no memory to move.
+  Status renew(const std::vector<int>& stay, const std::string& name, store::Store& store,
+               const Deadline& deadline, const store::Look& look);
+
   // Positions, not world ranks: 0 to size() - 1.
   int index() const { return index_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -79,11 +90,15 @@ class Domain {
   };
   Domain() = default;
 
+  Status move_away_from_others(const std::vector<int>& stay);
+
+  DomainOptions options_;
   std::vector<Rank> members_;
   int index_ = 0;
   std::shared_ptr<Heap> heap_;       // shared with the domains of the other threads, which only keep it alive
   std::vector<View> views_;          // by index, our own included
-  std::vector<Segment> peers_;       // the mappings behind the views of other processes
+  std::map<int, Segment> peers_;     // by index: the mappings behind the views of other processes
+  std::set<int> moved_from_;         // who maps pages that nobody uses any more
   std::vector<UniqueFd> processes_;  // pidfds, by index; an empty one where none is watched
   std::vector<std::shared_ptr<Heap>> neighbours_;  // the heaps behind the views of other threads
   Mutex mutex_;

@@ -1,5 +1,7 @@
 #include "lockstep/transport/shm/heap.h"
 
+#include <vector>
+
 #include "lockstep/base/text.h"
 
 namespace lockstep::transport::shm {
@@ -7,6 +9,7 @@ namespace {
 
 // Below this, pages are kept for the next range: a fresh page costs more than the memory is worth.
 constexpr Bytes kGiveBack = Bytes::mib(1);
+constexpr std::uint64_t kNear = 4096;
 
 }  // namespace
 
@@ -46,7 +49,16 @@ std::optional<std::uint64_t> Heap::offset_of(const void* pointer, Bytes size) co
 
 Status Heap::move_house() {
   MutexLock lock(mutex_);
-  return segment_.move_house(Bytes{ranges_.high_water()});
+  std::vector<Segment::Part> used;
+  for (const auto& [offset, size] : ranges_.taken()) {
+    // Neighbours go together: each part is a question to the system about free memory.
+    if (!used.empty() && offset - used.back().offset - used.back().size < kNear) {
+      used.back().size = offset + size - used.back().offset;
+    } else {
+      used.push_back({offset, size});
+    }
+  }
+  return segment_.move_house(used);
 }
 
 Bytes Heap::used() const {

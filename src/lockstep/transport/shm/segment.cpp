@@ -49,6 +49,23 @@ Result<UniqueFd> sealed_memfd(std::string_view label, Bytes capacity) {
   return fd;
 }
 
+// What came from a peer can be mapped: nobody can make an access to it fault.
+Status check_descriptor(int fd, Bytes capacity) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0)
+    return Status::from_errno("cannot look at a peer's shared memory segment", errno);
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) {
+    return Status::invalid("a peer sent a descriptor that is not a sealed shared memory segment");
+  }
+  if (static_cast<std::uint64_t>(info.st_size) != capacity.value) {
+    return Status::invalid(cat("a peer's shared memory segment has ",
+                               Bytes{static_cast<std::uint64_t>(info.st_size)}, ", not the ", capacity,
+                               " it announced"));
+  }
+  return {};
+}
+
 }  // namespace
 
 Segment::Segment(UniqueFd fd, std::byte* data, Bytes capacity, MemoryProbe probe)
@@ -80,18 +97,7 @@ Result<Segment> Segment::create(std::string_view label, Bytes capacity, MemoryPr
 }
 
 Result<Segment> Segment::open(UniqueFd fd, Bytes capacity) {
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0)
-    return Status::from_errno("cannot look at a peer's shared memory segment", errno);
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) {
-    return Status::invalid("a peer sent a descriptor that is not a sealed shared memory segment");
-  }
-  if (static_cast<std::uint64_t>(info.st_size) != capacity.value) {
-    return Status::invalid(cat("a peer's shared memory segment has ",
-                               Bytes{static_cast<std::uint64_t>(info.st_size)}, ", not the ", capacity,
-                               " it announced"));
-  }
+  LOCKSTEP_TRY(check_descriptor(fd.get(), capacity));
   LOCKSTEP_ASSIGN(std::byte * data, map_at(nullptr, fd.get(), capacity, 0));
   return Segment(std::move(fd), data, capacity, nullptr);
 }
@@ -141,15 +147,24 @@ void Segment::release(std::uint64_t offset, Bytes size) {
                     static_cast<off_t>(last - first));
 }
 
-Status Segment::move_house(Bytes used) {
+Status Segment::move_house(std::span<const Part> used) {
   LOCKSTEP_ASSIGN(UniqueFd fd, sealed_memfd("lockstep-heap", capacity_));
   LOCKSTEP_ASSIGN(std::byte * fresh, map_at(nullptr, fd.get(), capacity_, 0));
   Segment next(std::move(fd), fresh, capacity_, probe_);
-  LOCKSTEP_TRY(next.reserve(0, used));
-  std::memcpy(next.data_, data_, used.value);
+  for (const Part& part : used) {
+    LOCKSTEP_TRY(next.reserve(part.offset, Bytes{part.size}));
+    std::memcpy(next.data_ + part.offset, data_ + part.offset, part.size);
+  }
   // Over the old mapping, in one step: no address of ours is ever without memory.
   LOCKSTEP_TRY(map_at(data_, next.fd_.get(), capacity_, MAP_FIXED).status());
   std::swap(fd_, next.fd_);
+  return {};
+}
+
+Status Segment::follow(UniqueFd fd) {
+  LOCKSTEP_TRY(check_descriptor(fd.get(), capacity_));
+  LOCKSTEP_TRY(map_at(data_, fd.get(), capacity_, MAP_FIXED).status());
+  fd_ = std::move(fd);
   return {};
 }
 

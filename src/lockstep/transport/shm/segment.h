@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
 
 #include "lockstep/base/bytes.h"
@@ -51,10 +53,17 @@ class Segment {
   // Gives the pages that lie wholly inside the range back; their contents are gone. Best effort.
   void release(std::uint64_t offset, Bytes size);
 
-  // Moves to fresh pages at the same address: [0, used) is copied, and whoever still has the old memfd mapped
-  // (a peer that was stopped and comes back) writes to pages that nobody reads any more. The new fd() must be
-  // given to the peers that stay.
-  Status move_house(Bytes used);
+  struct Part {
+    std::uint64_t offset = 0;
+    std::uint64_t size = 0;
+  };
+  // Moves to fresh pages at the same address: the parts in use are copied, and whoever still has the old
+  // memfd mapped (a peer that was stopped and comes back) writes to pages that nobody reads any more. The new
+  // fd() must be given to the peers that stay. Takes as much memory again until it is done; after an error
+  // nothing has changed.
+  Status move_house(std::span<const Part> used);
+  // For a peer whose owner has moved: maps the new descriptor, checked as by open(), at the same address.
+  Status follow(UniqueFd fd);
 
  private:
   Segment(UniqueFd fd, std::byte* data, Bytes capacity, MemoryProbe probe);

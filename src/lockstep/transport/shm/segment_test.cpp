@@ -95,14 +95,47 @@ TEST(Segment, AfterMovingHouseALateWriterChangesNothing) {
   std::byte* const address = owner->data();
   std::memcpy(owner->data(), "kept", 4);
 
-  ASSERT_OK(owner->move_house(Bytes::mib(1)));
+  auto stays = Segment::open(UniqueFd(::dup(owner->fd())), owner->capacity());
+  ASSERT_OK(stays.status());
+  std::byte* const seen_at = stays->data();
+
+  const Segment::Part used{.offset = 0, .size = 1 << 20};
+  ASSERT_OK(owner->move_house({&used, 1}));
+  ASSERT_OK(stays->follow(UniqueFd(::dup(owner->fd()))));
   std::memcpy(stopped->data(), "late", 4);
 
   EXPECT_EQ(owner->data(), address);
   EXPECT_EQ(std::memcmp(owner->data(), "kept", 4), 0);
-  auto survivor = Segment::open(UniqueFd(::dup(owner->fd())), owner->capacity());
-  ASSERT_OK(survivor.status());
-  EXPECT_EQ(std::memcmp(survivor->data(), "kept", 4), 0);
+  EXPECT_EQ(stays->data(), seen_at);
+  EXPECT_EQ(std::memcmp(stays->data(), "kept", 4), 0);
+  std::memcpy(stays->data(), "both", 4);
+  EXPECT_EQ(std::memcmp(owner->data(), "both", 4), 0);
+}
+
+TEST(Segment, MovingHouseTakesMemoryForTheUsedPartsAlone) {
+  auto owner = Segment::create("test", Bytes::gib(1));
+  ASSERT_OK(owner.status());
+  const Segment::Part parts[] = {{.offset = 0, .size = 4096}, {.offset = 512 << 20, .size = 8192}};
+  for (const auto& [offset, size] : parts) ASSERT_OK(owner->reserve(offset, Bytes{size}));
+  ASSERT_OK(owner->move_house(parts));
+  EXPECT_EQ(resident(*owner), Bytes::kib(12));
+}
+
+TEST(Segment, AHouseThatCannotBeMovedStays) {
+  bool poor = false;
+  auto owner = Segment::create("test", Bytes::mib(4), [&poor]() -> Result<base::MemoryLimits> {
+    return base::MemoryLimits{
+        .total = Bytes::gib(1), .available = poor ? Bytes{0} : Bytes::gib(1), .cgroup_limit = {}};
+  });
+  ASSERT_OK(owner.status());
+  ASSERT_OK(owner->reserve(0, Bytes::mib(1)));
+  auto peer = Segment::open(UniqueFd(::dup(owner->fd())), owner->capacity());
+  ASSERT_OK(peer.status());
+  poor = true;
+  const Segment::Part used{.offset = 0, .size = 1 << 20};
+  EXPECT_EQ(owner->move_house({&used, 1}).failure(), Failure::kNoSpace);
+  std::memcpy(peer->data(), "seen", 4);
+  EXPECT_EQ(std::memcmp(owner->data(), "seen", 4), 0);
 }
 
 }  // namespace

@@ -1,0 +1,66 @@
+// For tests with worlds of real processes.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "lockstep/backend/native/native_world.h"
+#include "lockstep/backend/world.h"
+#include "lockstep/testing/process_world.h"
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::backend {
+
+inline std::unique_ptr<World> join(const SpawnedRank& rank, const WorldOptions& options = {}) {
+  auto world = World::join(options, rank.environment);
+  EXPECT_OK(world.status());
+  return world.ok() ? std::move(*world) : nullptr;
+}
+
+inline bool all_are(std::span<const float> data, float value) {
+  return std::all_of(data.begin(), data.end(), [value](float number) { return number == value; });
+}
+
+// Counts ranks that came to the end of a test in which another one dies.
+class Survivors {
+ public:
+  Survivors()
+      : count_(static_cast<std::atomic<int>*>(
+            ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~Survivors() { ::munmap(count_, sizeof(int)); }
+  Survivors(const Survivors&) = delete;
+  Survivors& operator=(const Survivors&) = delete;
+  // The world asks those that are left to end; they may finish first.
+  static void stay() { (void)::signal(SIGTERM, SIG_IGN); }
+  void add() { ++*count_; }
+  int count() const { return *count_; }
+
+ private:
+  std::atomic<int>* const count_;
+};
+
+// A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
+inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
+                                                std::string_view address = "127.0.0.1") {
+  auto rendezvous = store::rendezvous({}, rank.environment);
+  EXPECT_OK(rendezvous.status());
+  if (!rendezvous.ok()) return nullptr;
+  for (store::Member& member : rendezvous->members) {
+    if (member.rank.value >= first) member.host.boot_id = "another host";
+  }
+  rendezvous->addresses = {*base::SocketAddress::parse(address, 0)};
+  auto world =
+      NativeWorld::make({.stall_after = std::chrono::seconds(1)}, std::move(*rendezvous), Clock::steady());
+  EXPECT_OK(world.status());
+  return world.ok() ? std::move(*world) : nullptr;
+}
+
+}  // namespace lockstep::backend
