@@ -33,6 +33,9 @@ namespace lockstep::backend {
 enum class WithoutSharedMemory : std::uint8_t { kFail, kUseTcp };
 // How bytes between hosts are protected. Every frame is checked by CRC32C; kEncrypt adds AES-128-GCM.
 enum class Privacy : std::uint8_t { kIntegrity, kEncrypt };
+// When the sockets between two ranks of different hosts are made: with the first operation that needs them,
+// or with their group. The first costs less where there are many ranks: few operations use all pairs.
+enum class Connect : std::uint8_t { kOnFirstUse, kAtStart };
 
 struct GroupOptions {
   // Behaviour.
@@ -67,7 +70,11 @@ struct WorldOptions {
   Bytes staging = Bytes::mib(1);  // per group and rank, twice; the same on all ranks
   // Threads that a rank uses for a large operation, the calling one included; else what cores are left over.
   std::optional<int> threads = {};
-  int streams = 1;  // sockets between two ranks of different hosts
+  int streams = 1;                         // sockets between two ranks of different hosts
+  Connect connect = Connect::kOnFirstUse;  // the same on all ranks
+  // Of sockets to other ranks, as Linux names it. Empty: the system's, but cubic instead of bbr. What the
+  // system does not allow is left.
+  std::string congestion_control = {};
 };
 
 // Memory that the ranks of this host can reach: operations use it where it lies. Freed with its last copy,

@@ -167,7 +167,8 @@ Status NativeWorld::share_memory(const Deadline& deadline) {
 Status NativeWorld::open_door(const Deadline& deadline) {
   LOCKSTEP_ASSIGN(door_, Door::open({.identity = identity_of(rendezvous_),
                                      .addresses = rendezvous_.addresses,
-                                     .open_to_all = open_to_all(rendezvous_)},
+                                     .open_to_all = open_to_all(rendezvous_),
+                                     .congestion_control = options_.congestion_control},
                                     clock_));
   std::vector<std::string> texts;
   for (const base::SocketAddress& address : door_->addresses()) texts.push_back(address.text());
@@ -198,7 +199,8 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
   LOCKSTEP_ASSIGN(mail_transport_,
                   transport::tcp::TcpTransport::create({.identity = identity_of(rendezvous_),
                                                         .protection = protection,
-                                                        .open_to_all = open_to_all(rendezvous_)},
+                                                        .open_to_all = open_to_all(rendezvous_),
+                                                        .congestion_control = options_.congestion_control},
                                                        clock_));
   std::unique_ptr<transport::Listener> listener;
   std::vector<base::Endpoint> endpoints;
@@ -385,10 +387,22 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
                 return collective::describe_mismatch(own, peer, mismatch);
               },
           .streams = options_.streams,
-          .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero()},
+          .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero(),
+          .congestion_control = options_.congestion_control},
       std::move(inbox));
   door_->listen_for_news(id, hear);
   monitor_->watch(id, members, hear, look);
+  if (options_.connect == Connect::kAtStart) {
+    std::vector<int> others;
+    for (int i = 0; i < layout.size(); ++i) {
+      if (std::ranges::find(here, i) == here.end()) others.push_back(i);
+    }
+    if (const Status connected = links->connect(others, deadline); !connected.ok()) {
+      monitor_->forget(id);
+      door_->forget(id);
+      return connected.with_prefix(cat("rank ", rank(), ": a group cannot be connected: "));
+    }
+  }
   return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board),
                                         std::move(links));
 }

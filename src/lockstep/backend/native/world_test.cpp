@@ -322,9 +322,20 @@ TEST(World, SpansHosts) {
   }
 }
 
+TEST(World, CanConnectAtStart) {
+  EXPECT_OK(ProcessWorld{4}.run([](const SpawnedRank& rank) {
+    const auto world =
+        join_on_two_hosts(rank, 1, {.connect = Connect::kAtStart, .congestion_control = "reno"});
+    ASSERT_TRUE(world);
+    std::vector<int> ones{1};
+    ASSERT_OK(all_reduce(world->group(), std::span(ones)));
+    EXPECT_EQ(ones[0], 4);
+  }));
+}
+
 TEST(World, SpansHostsByIpv6) {
   EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
-    const auto world = join_on_two_hosts(rank, 2, "::1");
+    const auto world = join_on_two_hosts(rank, 2, {}, "::1");
     ASSERT_TRUE(world);
     std::vector<float> data(1 << 18, static_cast<float>(rank.rank.value + 1));
     ASSERT_OK(all_reduce(world->group(), std::span(data)));

@@ -48,7 +48,7 @@ class Survivors {
 };
 
 // A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
-inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
+inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first, WorldOptions options = {},
                                                 std::string_view address = "127.0.0.1") {
   auto rendezvous = store::rendezvous({}, rank.environment);
   EXPECT_OK(rendezvous.status());
@@ -57,8 +57,8 @@ inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int fir
     if (member.rank.value >= first) member.host.boot_id = "another host";
   }
   rendezvous->addresses = {*base::SocketAddress::parse(address, 0)};
-  auto world =
-      NativeWorld::make({.stall_after = std::chrono::seconds(1)}, std::move(*rendezvous), Clock::steady());
+  options.stall_after = std::chrono::seconds(1);
+  auto world = NativeWorld::make(options, std::move(*rendezvous), Clock::steady());
   EXPECT_OK(world.status());
   return world.ok() ? std::move(*world) : nullptr;
 }

@@ -19,6 +19,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/store/tcp_greeter.h"
 #include "lockstep/store/tcp_listener.h"
+#include "lockstep/transport/congestion.h"
 #include "lockstep/transport/link/errand.h"
 #include "lockstep/transport/loop.h"
 #include "lockstep/transport/parties.h"
@@ -33,9 +34,10 @@ constexpr auto kLogPeriod = std::chrono::minutes(1);
 constexpr std::size_t kNewsChecksum = 4;
 constexpr std::size_t kMaxEarlyNews = 64;
 
-void set_no_delay(int socket) {
+void tune(int socket, const std::string& congestion_control) {
   const int on = 1;
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  choose_congestion_control(socket, congestion_control);
 }
 
 }  // namespace
@@ -242,7 +244,7 @@ class Door::Impl {
     newcomer->limit.disarm_on_loop();
     newcomer->guard.reset();
     Arrival arrival{.socket = UniqueFd(newcomer->socket.release()), .keys = newcomer->keys};
-    set_no_delay(arrival.socket.get());
+    tune(arrival.socket.get(), options_.congestion_control);
     newcomers_.erase(newcomer);
     (*place)->put(newcomer->rank, errand.stream, std::move(arrival));
   }
@@ -330,7 +332,7 @@ Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
     last = connected.status();
   }
   if (!socket) return last;
-  set_no_delay(socket.get());
+  tune(socket.get(), knock.congestion_control);
   const Identity& identity = knock.identity;
   base::ClientHandshake handshake(
       {.role = base::Role::kData,

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,8 @@ struct DoorOptions {
   Identity identity = {};
   std::vector<base::SocketAddress> addresses = {};  // bound exactly; port 0 picks one
   store::OpenToAll open_to_all = store::OpenToAll::kRefuse;
+  // Performance: of the sockets that come in, as choose_congestion_control() in transport/congestion.h.
+  std::string congestion_control = {};
   // Limits.
   std::size_t max_unproven = 64;
   std::size_t max_waiting = 4096;  // sockets that no group has taken
@@ -93,6 +96,7 @@ struct Knock {
   std::uint64_t group = 0;
   std::uint16_t stream = 0;
   std::vector<base::SocketAddress> addresses = {};
+  std::string congestion_control = {};  // as DoorOptions
 };
 Result<Arrival> knock(const Knock& knock, const Deadline& deadline);
 // Tells the process behind a door that the group has failed.

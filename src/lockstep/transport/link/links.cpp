@@ -63,7 +63,8 @@ Result<Links::Pair*> Links::pair_with(int peer, const Deadline& deadline) {
     auto arrival = knock({.identity = options_.identity,
                           .group = options_.group,
                           .stream = static_cast<std::uint16_t>(i),
-                          .addresses = options_.addresses[static_cast<std::size_t>(peer)]},
+                          .addresses = options_.addresses[static_cast<std::size_t>(peer)],
+                          .congestion_control = options_.congestion_control},
                          deadline);
     if (!arrival.ok()) {
       Cause cause = arrival.status().cause();
@@ -76,6 +77,23 @@ Result<Links::Pair*> Links::pair_with(int peer, const Deadline& deadline) {
     attach(pair.streams[static_cast<std::size_t>(i)], std::move(*arrival), Ticket::Direction::kOut);
   }
   return &(pairs_[peer] = std::move(pair));
+}
+
+Status Links::connect(std::span<const int> peers, const Deadline& deadline) {
+  for (const int peer : peers) LOCKSTEP_TRY(pair_with(peer, deadline).status());
+  while (true) {
+    if (waiting_streams_ > 0) take_arrivals();
+    if (waiting_streams_ == 0) return {};
+    if (deadline.expired()) break;
+    LOCKSTEP_TRY(sleep(deadline));
+  }
+  std::vector<Rank> missing;
+  for (const auto& [peer, pair] : pairs_) {
+    const bool whole = std::ranges::all_of(pair.streams, [](const Stream& stream) { return !!stream.link; });
+    if (!whole) missing.push_back(options_.ranks[static_cast<std::size_t>(peer)]);
+  }
+  return Status::timeout(cat("rank ", base::ranks_text(missing), " did not connect until the deadline"),
+                         {.failure = Failure::kMissingRanks, .peer = missing.front(), .missing = missing});
 }
 
 Result<Links::Ticket> Links::send(int peer, ByteView bytes, const Deadline& deadline) {

@@ -1,5 +1,5 @@
-// The Links of a group are its sockets to members on other hosts, made when they are first used, and moved on
-// by the thread that runs the group's operation: nothing happens between its calls.
+// The Links of a group are its sockets to members on other hosts, made when they are first used or by
+// connect(), and moved on by the thread that runs the group's operation: nothing happens between its calls.
 //
 // An operation begins with its stamp, posts what it sends and receives, and waits. Messages between two
 // members are matched by their order; every frame carries the stamp and the message's number, so members that
@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,9 @@ struct LinksOptions {
   // Outlives the links. Anything but the kernel's is for tests.
   std::reference_wrapper<SocketCalls> calls = SocketCalls::kernel();
   // Performance.
-  int streams = 1;     // per pair; messages take turns
-  Duration spin = {};  // how long a wait keeps its core before it sleeps
+  int streams = 1;                      // per pair; messages take turns
+  Duration spin = {};                   // how long a wait keeps its core before it sleeps
+  std::string congestion_control = {};  // of the sockets that this member makes, as DoorOptions
 };
 
 class Links {
@@ -67,6 +69,10 @@ class Links {
 
   Links(LinksOptions options, std::shared_ptr<Inbox> inbox);
   ~Links();
+
+  // Makes the links to these members now instead of at their first use, and waits for those that they make.
+  // They must do the same. kTimeout names all that did not come.
+  Status connect(std::span<const int> peers, const Deadline& deadline);
 
   void begin(const Stamp& stamp);
   Result<Ticket> send(int peer, ByteView bytes, const Deadline& deadline);

@@ -72,6 +72,22 @@ void with_links(int size, const Setting& setting, Body body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+Status exchange(Links& links, int peer, std::size_t out_size, std::size_t in_size, const Deadline& deadline) {
+  Buffer out(out_size);
+  Buffer in(in_size);
+  LOCKSTEP_ASSIGN(const Links::Ticket sent, links.send(peer, out, deadline));
+  LOCKSTEP_ASSIGN(const Links::Ticket received, links.recv(peer, in, deadline));
+  LOCKSTEP_TRY(links.wait(received, deadline));
+  return links.wait(sent, deadline);
+}
+
+TEST(Links, TalkIpv6) {
+  with_links(2, {.streams = 2, .address = "::1"}, [](Links& links, int own, const Deadline& deadline) {
+    links.begin(stamp_of(1));
+    for (int i = 0; i < 4; ++i) ASSERT_OK(exchange(links, 1 - own, 300'000, 300'000, deadline));
+  });
+}
+
 TEST(Links, EveryMemberExchangesWithEveryOther) {
   for (const Setting& setting :
        {Setting{}, Setting{.streams = 3}, Setting{.protection = Protection::kSealed}}) {
@@ -103,6 +119,30 @@ TEST(Links, EveryMemberExchangesWithEveryOther) {
   }
 }
 
+TEST(Links, CanBeMadeBeforeTheyAreUsed) {
+  with_links(3, {.streams = 2}, [](Links& links, int own, const Deadline& deadline) {
+    const std::vector<int> others = own == 0   ? std::vector{1, 2}
+                                    : own == 1 ? std::vector{0, 2}
+                                               : std::vector{0, 1};
+    ASSERT_OK(links.connect(others, deadline));
+    ASSERT_OK(links.connect(others, deadline));
+    links.begin(stamp_of(1));
+    for (const int other : others) ASSERT_OK(exchange(links, other, 100, 100, deadline));
+  });
+}
+
+TEST(Links, WhoeverDoesNotConnectIsNamed) {
+  lockstep::testing::FakeClock clock;
+  with_links(3, {.clock = &clock}, [&clock](Links& links, int own, const Deadline& deadline) {
+    if (own < 2) return;
+    clock.advance(1min);
+    const std::vector<int> others = {0, 1};
+    const Status status = links.connect(others, deadline);
+    EXPECT_THAT(status, StatusIs(Code::kTimeout, HasSubstr("did not connect")));
+    EXPECT_THAT(status.cause().missing, ::testing::ElementsAre(Rank{10}, Rank{11}));
+  });
+}
+
 TEST(Links, ManyMessagesKeepTheirOrder) {
   with_links(2, {.streams = 2}, [](Links& links, int own, const Deadline& deadline) {
     links.begin(stamp_of(1));
@@ -117,22 +157,6 @@ TEST(Links, ManyMessagesKeepTheirOrder) {
     }
     for (const Links::Ticket& ticket : tickets) ASSERT_OK(links.wait(ticket, deadline));
     for (std::uint32_t i = 0; i < numbers.size(); ++i) ASSERT_EQ(numbers[i], i);
-  });
-}
-
-Status exchange(Links& links, int peer, std::size_t out_size, std::size_t in_size, const Deadline& deadline) {
-  Buffer out(out_size);
-  Buffer in(in_size);
-  LOCKSTEP_ASSIGN(const Links::Ticket sent, links.send(peer, out, deadline));
-  LOCKSTEP_ASSIGN(const Links::Ticket received, links.recv(peer, in, deadline));
-  LOCKSTEP_TRY(links.wait(received, deadline));
-  return links.wait(sent, deadline);
-}
-
-TEST(Links, TalkIpv6) {
-  with_links(2, {.streams = 2, .address = "::1"}, [](Links& links, int own, const Deadline& deadline) {
-    links.begin(stamp_of(1));
-    for (int i = 0; i < 4; ++i) ASSERT_OK(exchange(links, 1 - own, 300'000, 300'000, deadline));
   });
 }
 

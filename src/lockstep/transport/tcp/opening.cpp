@@ -9,6 +9,7 @@
 
 #include "lockstep/base/net.h"
 #include "lockstep/base/text.h"
+#include "lockstep/transport/congestion.h"
 #include "lockstep/transport/stream.h"
 
 namespace lockstep::transport::tcp {
@@ -130,6 +131,7 @@ void Connector::start_on_loop(base::TimePoint deadline) {
   auto fd = begin_connect(target_.endpoint);
   if (!fd.ok()) return abort_on_loop(fd.status());
   set_limit_on_loop("there is no answer");
+  choose_congestion_control(fd->get(), surroundings_.congestion_control);
   socket_ = std::make_unique<Socket>(surroundings_.loop, std::move(fd).value());
   socket_->when_writable_on_loop([self = shared_from_this()] { self->connected_on_loop(); });
 }

@@ -29,6 +29,7 @@ struct Surroundings {
   const Identity& identity;
   const Protection protection;
   const Duration handshake_timeout;
+  const std::string& congestion_control;
 };
 
 // Errors are the ends of sentences; whoever is called says about whom.

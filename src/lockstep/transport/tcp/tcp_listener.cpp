@@ -4,6 +4,7 @@
 
 #include "lockstep/base/check.h"
 #include "lockstep/base/text.h"
+#include "lockstep/transport/congestion.h"
 #include "lockstep/transport/parties.h"
 
 namespace lockstep::transport::tcp {
@@ -73,6 +74,7 @@ void Door::admit_on_loop(store::Guest guest) {
   LOCKSTEP_CHECK(keys.has_value(), "whoever comes over TCP has keys");
   std::optional<Rank> claimed;
   if (guest.claim.rank != base::kNoRank) claimed = Rank(static_cast<int>(guest.claim.rank));
+  choose_congestion_control(guest.socket.get(), surroundings_.congestion_control);
   auto wire = std::make_shared<TcpWire>(
       surroundings_.loop, surroundings_.lingering,
       std::make_unique<Socket>(surroundings_.loop, std::move(guest.socket)),

@@ -35,7 +35,8 @@ class TcpTransport::Impl {
                       .lingering = lingering_,
                       .identity = options_.identity,
                       .protection = options_.protection,
-                      .handshake_timeout = options_.handshake_timeout},
+                      .handshake_timeout = options_.handshake_timeout,
+                      .congestion_control = options_.congestion_control},
         loop_(std::move(loop)) {}
 
   ~Impl() {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/store/tcp_options.h"
@@ -22,6 +23,8 @@ struct TcpTransportOptions {
   Protection protection = Protection::kSealed;
   // Whether an address that other hosts can reach may be bound for a job without a secret.
   store::OpenToAll open_to_all = store::OpenToAll::kRefuse;
+  // Performance: as choose_congestion_control() in congestion.h.
+  std::string congestion_control = {};
   // Limits, per listener.
   std::size_t max_unproven = 64;
   std::optional<std::size_t> max_connections = {};  // 2 x world + 16
