@@ -73,6 +73,7 @@ NativeGroup::~NativeGroup() {
     queue_.run_alone([this] { parts_.communicator->leave(queue_.last_sequence()); });
   }
   if (parts_.on_leave) parts_.on_leave(this);
+  parts_.messenger.leave_group(parts_.id);  // nothing outside can say anything of the group now
 }
 
 Rank NativeGroup::world_rank(Rank member) const {

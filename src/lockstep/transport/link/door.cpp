@@ -2,9 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
 #include <asio/posix/stream_descriptor.hpp>
@@ -32,7 +30,6 @@ constexpr std::string_view kHandshake = "the handshake of a link";
 constexpr auto kLogPeriod = std::chrono::minutes(1);
 
 constexpr std::size_t kNewsChecksum = 4;
-constexpr std::size_t kMaxEarlyNews = 64;
 
 void tune(int socket, const std::string& congestion_control) {
   const int on = 1;
@@ -42,36 +39,13 @@ void tune(int socket, const std::string& congestion_control) {
 
 }  // namespace
 
-Result<std::shared_ptr<Inbox>> Inbox::make() {
-  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event) return Status::from_errno("no eventfd can be made", errno);
-  return std::shared_ptr<Inbox>(new Inbox(std::move(event)));
-}
-
-std::optional<Arrival> Inbox::take(Rank from, std::uint16_t stream) {
-  const MutexLock lock(mutex_);
-  std::uint64_t count = 0;
-  (void)!::read(event_.get(), &count, sizeof(count));
-  const auto found = arrivals_.find({from, stream});
-  if (found == arrivals_.end()) return std::nullopt;
-  Arrival arrival = std::move(found->second);
-  arrivals_.erase(found);
-  return arrival;
-}
-
-void Inbox::put(Rank from, std::uint16_t stream, Arrival arrival) {
-  const MutexLock lock(mutex_);
-  arrivals_.insert_or_assign({from, stream}, std::move(arrival));
-  const std::uint64_t one = 1;
-  (void)!::write(event_.get(), &one, sizeof(one));
-}
-
 class Door::Impl {
  public:
   Impl(std::unique_ptr<Loop> loop, DoorOptions options)
       : options_(std::move(options)),
         job_(base::job_hash(options_.identity.job_id)),
         log_limit_(kLogPeriod, loop->clock()),
+        lobby_(options_.max_waiting),
         loop_(std::move(loop)) {}
 
   ~Impl() {
@@ -105,32 +79,7 @@ class Door::Impl {
     return {};
   }
 
-  Result<std::shared_ptr<Inbox>> inbox(std::uint64_t group) {
-    const MutexLock lock(mutex_);
-    std::shared_ptr<Inbox>& place = inboxes_[group];
-    if (!place) {
-      auto made = Inbox::make();
-      if (!made.ok()) {
-        inboxes_.erase(group);
-        return made.status();
-      }
-      place = std::move(*made);
-    }
-    return place;
-  }
-
-  void listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear) {
-    const MutexLock lock(mutex_);
-    if (const auto early = early_news_.find(group); early != early_news_.end()) hear(early->second);
-    listeners_for_news_[group] = std::move(hear);
-  }
-
-  void forget(std::uint64_t group) {
-    const MutexLock lock(mutex_);
-    inboxes_.erase(group);
-    listeners_for_news_.erase(group);
-    early_news_.erase(group);
-  }
+  Lobby& lobby() { return lobby_; }
 
  private:
   // One who has passed the handshake and has yet to say what it comes for.
@@ -239,14 +188,13 @@ class Door::Impl {
   }
 
   void hand_over_on_loop(const NewcomerPtr& newcomer, const Errand& errand) {
-    auto place = inbox(errand.group);
-    if (!place.ok()) return drop_on_loop(newcomer, place.status().message());
     newcomer->limit.disarm_on_loop();
     newcomer->guard.reset();
     Arrival arrival{.socket = UniqueFd(newcomer->socket.release()), .keys = newcomer->keys};
     tune(arrival.socket.get(), options_.congestion_control);
     newcomers_.erase(newcomer);
-    (*place)->put(newcomer->rank, errand.stream, std::move(arrival));
+    const Status put = lobby_.put(errand.group, newcomer->rank, errand.stream, std::move(arrival));
+    if (!put.ok()) greeter_->log_rejection(newcomer->peer, put.message());
   }
 
   void hear_on_loop(const NewcomerPtr& newcomer, std::uint64_t group, ByteView news) {
@@ -254,15 +202,7 @@ class Door::Impl {
     std::uint32_t crc = 0;
     std::memcpy(&crc, news.data() + status.size(), sizeof(crc));
     if (crc != base::crc32c(status)) return drop_on_loop(newcomer, "its news arrived damaged");
-    {
-      const MutexLock lock(mutex_);
-      const auto listener = listeners_for_news_.find(group);
-      if (listener != listeners_for_news_.end()) {
-        listener->second(base::parse_status(status));
-      } else if (early_news_.size() < kMaxEarlyNews) {
-        early_news_.try_emplace(group, base::parse_status(status));
-      }
-    }
+    lobby_.tell(group, base::parse_status(status));
     newcomer->limit.disarm_on_loop();
     newcomer->guard.reset();
     newcomers_.erase(newcomer);
@@ -286,10 +226,7 @@ class Door::Impl {
   std::unique_ptr<store::Greeter> greeter_;
   std::vector<std::unique_ptr<store::Listener>> listeners_;
   std::set<NewcomerPtr> newcomers_;
-  Mutex mutex_;
-  std::map<std::uint64_t, std::shared_ptr<Inbox>> inboxes_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::function<void(const Status&)>> listeners_for_news_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, Status> early_news_ LOCKSTEP_GUARDED_BY(mutex_);  // of groups not made here yet
+  Lobby lobby_;
   const std::unique_ptr<Loop> loop_;  // last: what is posted to it uses the others
 };
 
@@ -309,13 +246,13 @@ Result<std::unique_ptr<Door>> Door::open(DoorOptions options, const Clock& clock
 
 const std::vector<base::SocketAddress>& Door::addresses() const { return impl_->addresses(); }
 
-Result<std::shared_ptr<Inbox>> Door::inbox(std::uint64_t group) { return impl_->inbox(group); }
+Result<std::shared_ptr<Inbox>> Door::inbox(std::uint64_t group) { return impl_->lobby().inbox(group); }
 
 void Door::listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear) {
-  impl_->listen_for_news(group, std::move(hear));
+  impl_->lobby().listen_for_news(group, std::move(hear));
 }
 
-void Door::forget(std::uint64_t group) { impl_->forget(group); }
+void Door::forget(std::uint64_t group) { impl_->lobby().forget(group); }
 
 namespace {
 

@@ -1,8 +1,8 @@
 // A Door is where the sockets for links come in: one per process, for all its groups.
 //
 // Whoever comes proves itself by the handshake (Role::kData), then says what it comes for: a link, whose
-// socket waits in its group's Inbox, or the news that a group has failed. What a stranger can cost is bounded
-// as for every listener.
+// socket waits in its group's Inbox, or the news that a group has failed (lobby.h). What a stranger can cost
+// is bounded as for every listener.
 //
 // Thread safety: any thread.
 // Lifetime: an Inbox may outlive its door. In a forked child a door is of no use.
@@ -10,48 +10,18 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/base/handshake.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/base/net.h"
 #include "lockstep/base/status.h"
-#include "lockstep/base/unique_fd.h"
 #include "lockstep/store/tcp_options.h"
+#include "lockstep/transport/link/lobby.h"
 #include "lockstep/transport/transport.h"
 
 namespace lockstep::transport::link {
-
-// A socket whose other end is a rank of the job.
-struct Arrival {
-  UniqueFd socket;
-  base::SessionKeys keys;
-};
-
-// What has come for one group.
-class Inbox {
- public:
-  static Result<std::shared_ptr<Inbox>> make();
-
-  // The socket that `from` has opened for `stream`, if it is here.
-  std::optional<Arrival> take(Rank from, std::uint16_t stream);
-  void put(Rank from, std::uint16_t stream, Arrival arrival);
-  // Readable after something came, until take() was called.
-  int fd() const { return event_.get(); }
-
- private:
-  explicit Inbox(UniqueFd event) : event_(std::move(event)) {}
-
-  const UniqueFd event_;
-  Mutex mutex_;
-  std::map<std::pair<Rank, std::uint16_t>, Arrival> arrivals_ LOCKSTEP_GUARDED_BY(mutex_);
-};
 
 struct DoorOptions {
   // Behaviour.
@@ -62,7 +32,7 @@ struct DoorOptions {
   std::string congestion_control = {};
   // Limits.
   std::size_t max_unproven = 64;
-  std::size_t max_waiting = 4096;  // sockets that no group has taken
+  std::size_t max_waiting = 4096;  // sockets for groups that are not made here yet; the oldest goes first
   Duration handshake_timeout = std::chrono::seconds(5);
 };
 
@@ -81,7 +51,7 @@ class Door {
   // `hear` is called on the loop when news of the group come, or came already; it must not wait. One per
   // group.
   void listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear);
-  // Afterwards `hear` is not running and will not run.
+  // Afterwards `hear` is not running and will not run, and what still comes for the group is dropped.
   void forget(std::uint64_t group);
 
  private:

@@ -85,9 +85,14 @@ Mailbox::Ended Mailbox::end_group(std::uint64_t group, const Status& why) {
   return ended;
 }
 
+void Mailbox::leave_group(std::uint64_t group) {
+  ended_.erase(group);
+  left_.add(group);
+}
+
 const Status* Mailbox::ended(std::uint64_t group) const {
-  const auto found = ended_.find(group);
-  return found == ended_.end() ? nullptr : &found->second;
+  if (const auto found = ended_.find(group); found != ended_.end()) return &found->second;
+  return left_.contains(group) ? &left_status_ : nullptr;
 }
 
 Mailbox::Slots::iterator Mailbox::tidy(Slots::iterator slot) {

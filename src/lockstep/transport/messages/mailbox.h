@@ -16,6 +16,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/status.h"
 #include "lockstep/transport/messages/operation.h"
+#include "lockstep/transport/recent_ids.h"
 
 namespace lockstep::transport::messages {
 
@@ -59,8 +60,14 @@ class Mailbox {
 
   // Removes all of the group's, and remembers why it has ended. The first call counts.
   Ended end_group(std::uint64_t group, const Status& why);
+  // Nobody here asks for the group any more. It counts as ended; only its number is remembered, and only
+  // those of the last kLeft.
+  static constexpr std::size_t kLeft = 1024;
+  void leave_group(std::uint64_t group);
   // Null while it lives.
   const Status* ended(std::uint64_t group) const;
+  // How many groups it remembers.
+  std::size_t remembered() const { return ended_.size() + left_.size(); }
 
  private:
   struct Slot {
@@ -72,7 +79,9 @@ class Mailbox {
   Slots::iterator tidy(Slots::iterator slot);
 
   Slots slots_;
-  std::map<std::uint64_t, Status> ended_;
+  std::map<std::uint64_t, Status> ended_;  // whose owners are still here
+  RecentIds left_{kLeft};
+  const Status left_status_ = Status::aborted("this rank has left the group", {.failure = Failure::kClosed});
 };
 
 }  // namespace lockstep::transport::messages

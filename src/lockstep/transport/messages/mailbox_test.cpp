@@ -93,5 +93,20 @@ TEST(Mailbox, AGroupEndsWithAllThatItHasAndTheOthersStay) {
   EXPECT_TRUE(mailbox.take_arrival(*receive_from({}, other)));
 }
 
+TEST(Mailbox, TenThousandGroupsThatWereLeftTakeABoundedRoom) {
+  Mailbox mailbox;
+  EXPECT_TRUE(mailbox.end_group(0, Status::aborted("failed, and its owner is here")).receives.empty());
+  for (std::uint64_t group = 1; group <= 10'000; ++group) {
+    mailbox.post(receive_from(Rank(1), {.group = group, .tag = 1}));
+    mailbox.keep(arrival_from(Rank(2), group, {.group = group, .tag = 1}));
+    EXPECT_EQ(mailbox.end_group(group, Status::aborted("destroyed")).receives.size(), 1U);
+    mailbox.leave_group(group);
+    ASSERT_NE(mailbox.ended(group), nullptr);
+  }
+  EXPECT_EQ(mailbox.remembered(), 1 + Mailbox::kLeft);
+  EXPECT_EQ(mailbox.ended(0)->message(), "failed, and its owner is here");
+  EXPECT_EQ(mailbox.ended(1), nullptr);
+}
+
 }  // namespace
 }  // namespace lockstep::transport::messages

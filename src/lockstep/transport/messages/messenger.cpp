@@ -68,6 +68,12 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     }
   }
 
+  void leave_group_on_loop(std::uint64_t group) {
+    fail_group_on_loop(group,
+                       Status::aborted("this rank has left the group.", {.failure = Failure::kClosed}));
+    surroundings_->mailbox.leave_group(group);
+  }
+
   // What must be destroyed outside of the loop to wait for its callbacks.
   struct Remains {
     std::unique_ptr<Listener> listener;
@@ -230,6 +236,11 @@ void Messenger::recv(std::uint64_t group, std::optional<Rank> from, std::uint64_
 void Messenger::fail_group(std::uint64_t group, const Status& why) {
   if (impl_->loop().in_forked_child()) return;
   impl_->loop().post([impl = impl_, group, why] { impl->fail_group_on_loop(group, why); });
+}
+
+void Messenger::leave_group(std::uint64_t group) {
+  if (impl_->loop().in_forked_child()) return;
+  impl_->loop().post([impl = impl_, group] { impl->leave_group_on_loop(group); });
 }
 
 }  // namespace lockstep::transport::messages

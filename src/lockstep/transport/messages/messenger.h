@@ -72,6 +72,9 @@ class Messenger {
   // The group has ended: its pending and later operations get `why`, what has arrived for it is forgotten,
   // and what still arrives is dropped. Groups are never reused. The first call counts.
   void fail_group(std::uint64_t group, const Status& why);
+  // The group's owner is gone, and calls nothing for it any more. Why it ended is forgotten, and after 1,024
+  // other groups also that it was there: what arrives for it then waits, within the sender's budget.
+  void leave_group(std::uint64_t group);
 
  private:
   class Impl;

@@ -109,6 +109,20 @@ TEST_P(MessengerFailures, AGroupThatEndsFailsItsOwnAndDropsWhatStillArrives) {
   EXPECT_EQ(elsewhere, small);
 }
 
+TEST_P(MessengerFailures, AGroupThatWasLeftTakesNothingMore) {
+  Ranks ranks(2, {.medium = GetParam()});
+  const Buffer large = pattern(kLarge, 1);
+  Buffer in(600);
+  OutcomeFuture pending = recv(ranks[1], 0, in, ranks.soon());
+  ranks[1].leave_group(1);
+  ranks[1].fail_group(1, Status::aborted("too late"));
+  EXPECT_THAT(await(std::move(pending)).status, StatusIs(Code::kAborted, HasSubstr("has left the group")));
+  EXPECT_THAT(await(send(ranks[0], 1, large, ranks.soon())),
+              StatusIs(Code::kAborted, HasSubstr("rank 1 has left the group")));
+  EXPECT_THAT(await(recv(ranks[1], 0, in, ranks.soon())).status,
+              StatusIs(Code::kAborted, HasSubstr("has left the group")));
+}
+
 TEST_P(MessengerFailures, AGroupThatEndsInTheMiddleOfALargeMessageFailsBothSides) {
   Ranks ranks(2, {.medium = GetParam()});
   const Buffer large = pattern(64U << 20, 1);
