@@ -269,6 +269,11 @@ bool OpQueue::busy() const {
   return state_->busy;
 }
 
+Status OpQueue::failure() const {
+  const MutexLock lock(state_->mutex);
+  return state_->failure;
+}
+
 std::uint64_t OpQueue::last_sequence() const {
   const MutexLock lock(state_->mutex);
   return state_->issued;

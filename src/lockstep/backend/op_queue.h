@@ -44,6 +44,8 @@ class OpQueue {
   bool busy() const;
   // What has not begun ends with `why`, and so does all that is issued later.
   void fail(const Status& why);
+  // What fail() was told; ok before.
+  Status failure() const;
   std::uint64_t last_sequence() const;
 
  private:

@@ -67,13 +67,13 @@ NativeGroup::~NativeGroup() {
       Status::aborted(cat("rank ", parts_.rank, " destroyed the group ", base::quoted(parts_.name)),
                       {.failure = Failure::kClosed, .group = parts_.name});
   queue_.fail(destroyed);
-  parts_.messenger.fail_group(parts_.id, destroyed);
+  parts_.mail.fail_group(parts_.id, destroyed);
   if (parts_.communicator) {
     if (queue_.busy()) parts_.communicator->fail_from_outside(destroyed);
     queue_.run_alone([this] { parts_.communicator->leave(queue_.last_sequence()); });
   }
   if (parts_.on_leave) parts_.on_leave(this);
-  parts_.messenger.leave_group(parts_.id);  // nothing outside can say anything of the group now
+  parts_.mail.leave_group(parts_.id);  // nothing outside can say anything of the group now
 }
 
 Rank NativeGroup::world_rank(Rank member) const {
@@ -99,49 +99,56 @@ Status NativeGroup::admit(const Call& call) const {
   return collective::check(call, parts_.rank, size());
 }
 
-Status NativeGroup::admit_peer(std::string_view op, Rank peer) const {
+Result<transport::messages::Messenger*> NativeGroup::messenger_for(std::string_view op, Rank peer) {
   LOCKSTEP_TRY(refuse_in_forked_child(op));
-  if (size().contains(peer)) return {};
+  if (size().contains(peer)) {
+    LOCKSTEP_TRY(queue_.failure());  // a messenger that is made now has not heard of it
+    return parts_.mail.messenger();
+  }
   return Status::invalid(cat(op, ": the peer is rank ", peer, ", but the group has ", size(), " ranks"),
                          {.rank = parts_.rank, .op = std::string(op), .group = parts_.name});
 }
 
 WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) {
   const auto work = std::make_shared<MessageWork>(++messages_, options.keep, clock_);
-  if (const Status admitted = admit_peer("send", to); !admitted.ok()) {
-    work->complete(admitted, std::nullopt);
+  const auto messenger = messenger_for("send", to);
+  if (!messenger.ok()) {
+    work->complete(messenger.status(), std::nullopt);
     return work;
   }
   pending_->add();
-  parts_.messenger.send(parts_.id, world_rank(to), tag, bytes, deadline_of(options),
-                        [work, pending = pending_](const Status& status) {
-                          work->complete(status, std::nullopt);
-                          pending->remove();
-                        });
+  (*messenger)
+      ->send(parts_.id, world_rank(to), tag, bytes, deadline_of(options),
+             [work, pending = pending_](const Status& status) {
+               work->complete(status, std::nullopt);
+               pending->remove();
+             });
   return work;
 }
 
 WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
                           const OpOptions& options) {
   const auto work = std::make_shared<MessageWork>(++messages_, options.keep, clock_);
-  if (const Status admitted = admit_peer("recv", from.value_or(parts_.rank)); !admitted.ok()) {
-    work->complete(admitted, std::nullopt);
+  const auto messenger = messenger_for("recv", from.value_or(parts_.rank));
+  if (!messenger.ok()) {
+    work->complete(messenger.status(), std::nullopt);
     return work;
   }
   std::optional<Rank> sender;
   if (from) sender = world_rank(*from);
   pending_->add();
   // The members are looked at by the loop, also after this group is gone.
-  parts_.messenger.recv(
-      parts_.id, sender, tag, bytes, deadline_of(options),
-      [work, pending = pending_, members = parts_.members](const Status& status, std::optional<Rank> source) {
-        if (source) {
-          const auto found = std::find(members.begin(), members.end(), *source);
-          source = Rank(static_cast<int>(found - members.begin()));
-        }
-        work->complete(status, source);
-        pending->remove();
-      });
+  (*messenger)
+      ->recv(parts_.id, sender, tag, bytes, deadline_of(options),
+             [work, pending = pending_, members = parts_.members](const Status& status,
+                                                                  std::optional<Rank> source) {
+               if (source) {
+                 const auto found = std::find(members.begin(), members.end(), *source);
+                 source = Rank(static_cast<int>(found - members.begin()));
+               }
+               work->complete(status, source);
+               pending->remove();
+             });
   return work;
 }
 
@@ -178,7 +185,7 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
   }
   if (status.ok()) return status;
   status = told(status);
-  parts_.messenger.fail_group(parts_.id, status);
+  parts_.mail.fail_group(parts_.id, status);
   return status;
 }
 
@@ -245,7 +252,7 @@ Status NativeGroup::end(const Status& why, const Deadline& deadline) {
 void NativeGroup::abort(const Status& why) {
   if (in_forked_child()) return;
   queue_.fail(why);
-  parts_.messenger.fail_group(parts_.id, why);
+  parts_.mail.fail_group(parts_.id, why);
   if (!parts_.communicator) return;
   parts_.communicator->fail_from_outside(why);
   queue_.run_alone([this, &why] { (void)parts_.communicator->fail(why); });

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/backend/native/mail.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/collective/helpers.h"
 #include "lockstep/store/store.h"
 #include "lockstep/transport/communicator.h"
-#include "lockstep/transport/messages/messenger.h"
 
 namespace lockstep::backend {
 
@@ -29,8 +29,8 @@ struct NativeGroupParts {
   Duration timeout = kDefaultOpTimeout;
   // Nothing for a group of one.
   std::unique_ptr<transport::Communicator> communicator;
-  std::shared_ptr<store::Store> store;  // shared with the world; for monitored_barrier
-  transport::messages::Messenger& messenger;
+  std::shared_ptr<store::Store> store;         // shared with the world; for monitored_barrier
+  Mail& mail;                                  // the world's
   const collective::Means& means;              // the world's
   std::function<void(NativeGroup*)> on_leave;  // afterwards nothing outside refers to the communicator
   std::uint64_t fork_generation = 0;
@@ -69,7 +69,8 @@ class NativeGroup final : public Backend {
   Status refuse_in_forked_child(std::string_view op) const;
   // The failure as it is told to this rank: one that the others have lost hears that they did.
   Status told(const Status& failure) const;
-  Status admit_peer(std::string_view op, Rank peer) const;
+  // The messenger, if such a message can be sent or received.
+  Result<transport::messages::Messenger*> messenger_for(std::string_view op, Rank peer);
   bool in_forked_child() const;
   Deadline deadline_of(const OpOptions& options) const;
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);

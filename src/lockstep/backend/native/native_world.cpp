@@ -13,7 +13,6 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/spanning.h"
-#include "lockstep/transport/tcp/tcp_transport.h"
 
 namespace lockstep::backend {
 namespace {
@@ -194,32 +193,16 @@ Status NativeWorld::start_monitor(const Deadline& deadline) {
 }
 
 Status NativeWorld::open_mail(const Deadline& deadline) {
-  const auto protection = options_.privacy == Privacy::kEncrypt ? transport::Protection::kSealed
-                                                                : transport::Protection::kIntegrity;
-  LOCKSTEP_ASSIGN(mail_transport_,
-                  transport::tcp::TcpTransport::create({.identity = identity_of(rendezvous_),
-                                                        .protection = protection,
-                                                        .open_to_all = open_to_all(rendezvous_),
-                                                        .congestion_control = options_.congestion_control},
-                                                       clock_));
-  std::unique_ptr<transport::Listener> listener;
-  std::vector<base::Endpoint> endpoints;
-  if (size().value > 1) {
-    LOCKSTEP_ASSIGN(listener,
-                    mail_transport_->listen({.host = rendezvous_.addresses.front().host(), .port = 0}));
-    store::Store& store = *rendezvous_.store;
-    LOCKSTEP_TRY(store.set(cat("mail/", rank()), bytes_of(listener->endpoint().text()), deadline));
-    std::vector<std::string> keys;
-    for (int i = 0; i < size().value; ++i) keys.push_back(cat("mail/", i));
-    LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store.multi_get(keys, deadline));
-    for (const Buffer& answer : answers) {
-      LOCKSTEP_ASSIGN(endpoints.emplace_back(), base::parse_endpoint(text_of(answer)));
-    }
-  }
-  messenger_ = std::make_unique<transport::messages::Messenger>(
-      *mail_transport_, std::move(listener),
-      transport::messages::MessengerOptions{.rank = rank(), .endpoints = std::move(endpoints)});
-  return {};
+  mail_ = std::make_unique<Mail>(
+      rendezvous_,
+      transport::tcp::TcpTransportOptions{.identity = identity_of(rendezvous_),
+                                          .protection = options_.privacy == Privacy::kEncrypt
+                                                            ? transport::Protection::kSealed
+                                                            : transport::Protection::kIntegrity,
+                                          .open_to_all = open_to_all(rendezvous_),
+                                          .congestion_control = options_.congestion_control},
+      clock_);
+  return size().value > 1 ? mail_->open(deadline) : Status();
 }
 
 transport::shm::Patience NativeWorld::patience() const {
@@ -311,7 +294,7 @@ Result<std::unique_ptr<Backend>> NativeWorld::make_group(const std::vector<Rank>
                          .members = members,
                          .timeout = options.timeout,
                          .store = rendezvous_.store,
-                         .messenger = *messenger_,
+                         .mail = *mail_,
                          .means = means_,
                          .fork_generation = fork_generation_};
   std::string whole = cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', identity);
@@ -359,9 +342,9 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
   LOCKSTEP_ASSIGN(std::unique_ptr<Board> board, Board::make(*domain_, options, *rendezvous_.store, deadline));
   Board& on_host = *board;
   // What other ranks say, and what the monitor finds, ends the group's operations and its messages.
-  const auto hear = [&on_host, id, messenger = messenger_.get()](const Status& news) {
+  const auto hear = [&on_host, id, mail = mail_.get()](const Status& news) {
     (void)on_host.fail(news);
-    messenger->fail_group(id, on_host.failure());
+    mail->fail_group(id, on_host.failure());
   };
   const auto look = [&on_host] { return on_host.failure(); };
   if (layout.host_count() == 1) {

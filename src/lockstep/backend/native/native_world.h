@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "lockstep/backend/helper_pool.h"
+#include "lockstep/backend/native/mail.h"
 #include "lockstep/backend/native/monitor.h"
 #include "lockstep/backend/native/native_group.h"
 #include "lockstep/backend/world.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/transport/link/door.h"
-#include "lockstep/transport/messages/messenger.h"
 #include "lockstep/transport/shm/domain.h"
-#include "lockstep/transport/transport.h"
 
 namespace lockstep::backend {
 
@@ -77,8 +76,7 @@ class NativeWorld final : public World {
   std::vector<Rank> left_ LOCKSTEP_GUARDED_BY(mutex_);  // who has not been left out, ascending
   int shrinks_ LOCKSTEP_GUARDED_BY(mutex_) = 0;         // how often the world has been shrunk
   Status left_out_ LOCKSTEP_GUARDED_BY(mutex_);         // if it is this rank that was
-  std::unique_ptr<transport::Transport> mail_transport_;
-  std::unique_ptr<transport::messages::Messenger> messenger_;
+  std::unique_ptr<Mail> mail_;
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<Backend> all_;
 };

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <iterator>
 #include <vector>
 
 #include "lockstep/backend/native/world_test_support.h"
@@ -37,6 +39,39 @@ TEST(World, OfOneNeedsNobody) {
   std::vector<float> copy(3);
   EXPECT_OK(all_gather((*world)->group(), std::span<const float>(data), std::span(copy)));
   EXPECT_THAT(copy, ElementsAre(1, 2, 3));
+}
+
+std::ptrdiff_t entries(const char* folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+}
+
+TEST(World, OfOneCostsNothingUntilItSendsAMessage) {
+  const auto threads = entries("/proc/self/task");
+  const auto descriptors = entries("/proc/self/fd");
+  {
+    auto world = World::join({}, Environment{});
+    ASSERT_OK(world.status());
+    EXPECT_OK(barrier((*world)->group()));
+    EXPECT_EQ(entries("/proc/self/task"), threads);
+    EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+    // To oneself, in either order.
+    std::vector<int> in{0};
+    std::vector<int> out{7};
+    const WorkPtr received = (*world)->group().recv({}, 3, bytes_of(in));
+    EXPECT_OK((*world)->group().send(Rank{0}, 3, bytes_of(out))->wait());
+    EXPECT_OK(received->wait());
+    EXPECT_EQ(in[0], 7);
+  }
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+}
+
+TEST(World, OfOneThatWasAbortedSendsNoMessage) {
+  auto world = World::join({}, Environment{});
+  ASSERT_OK(world.status());
+  (*world)->group().abort(Status::aborted("enough"));
+  std::vector<int> number{1};
+  EXPECT_THAT((*world)->group().send(Rank{0}, 3, bytes_of(number))->wait(),
+              StatusIs(Code::kAborted, HasSubstr("enough")));
 }
 
 TEST(World, ReducesOnEveryRank) {
