@@ -84,7 +84,7 @@ Status settle(const LocalCall& call, const Status& status) {
   const Rank rank = call.board.rank_of(call.board.index());
   (void)call.board.fail(in_operation(rank, call.fingerprint, status));
   // What the monitor has recorded names no operation.
-  return in_operation(rank, call.fingerprint, call.board.failure());
+  return in_operation(rank, call.fingerprint, call.board.known_failure());
 }
 
 }  // namespace lockstep::collective

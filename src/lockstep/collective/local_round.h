@@ -72,7 +72,7 @@ class LocalRounds {
   transport::shm::Board& board_;
 };
 
-// Records the first failure for all ranks, and gives back what was recorded first.
+// Records the first failure for all ranks, and gives back what was recorded first on this host.
 Status settle(const LocalCall& call, const Status& status);
 
 }  // namespace lockstep::collective

@@ -56,8 +56,11 @@ void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) cons
       const int host = layout.host_of[at];
       Domain& domain =
           *domains[static_cast<std::size_t>(host)][static_cast<std::size_t>(layout.local_index[at])];
-      transport::shm::BoardOptions options{
-          .name = cat("host", host), .members = {}, .staging = options_.staging, .patience = {}};
+      transport::shm::BoardOptions options{.name = cat("host", host),
+                                           .members = {},
+                                           .merge = layout.host_count() > 1 ? options_.merge : 0s,
+                                           .staging = options_.staging,
+                                           .patience = {}};
       for (int m = 0; m < domain.size(); ++m) options.members.push_back(m);
       auto board = Board::make(domain, options, store, Clock::steady().in(30s));
       ASSERT_OK(board.status());
@@ -79,7 +82,7 @@ void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) cons
                                         .calls = options_.calls(i),
                                         .streams = options_.streams},
           *inbox);
-      doors[at]->listen_for_news(7, [&on_host](const Status& news) { (void)on_host.fail(news); });
+      doors[at]->listen_for_news(7, [&on_host](const Status& news) { on_host.hear(news); });
       Communicator communicator(i, ranks, layout, std::move(*board), std::move(links));
       body(communicator);
       communicator.leave(0);

@@ -23,6 +23,7 @@ class CommunicatorWorld {
   struct Options {
     Bytes staging = Bytes::kib(16);  // small, so that a few thousand elements are many windows
     int streams = 1;
+    Duration merge = transport::kMergeFailures;
     transport::Protection protection = transport::Protection::kIntegrity;
     std::string address = "127.0.0.1";  // of every rank's door
     // Where the links of a rank get their faults from.

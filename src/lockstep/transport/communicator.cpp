@@ -22,21 +22,22 @@ Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
 
 Status Communicator::fail(const Status& status) {
   (void)board_->fail(status);
-  const Status first = board_->failure();
-  if (!links_) return first;
-  links_->abort(first);
-  if (board_->claim_telling()) {
-    std::vector<std::vector<int>> others = layout_.hosts;
-    others.erase(others.begin() + layout_.host_of[static_cast<std::size_t>(position_)]);
-    links_->spread_news(others, first);
+  if (links_) {
+    const Status known = board_->known_failure();
+    links_->abort(known);
+    if (board_->claim_telling()) {
+      std::vector<std::vector<int>> others = layout_.hosts;
+      others.erase(others.begin() + layout_.host_of[static_cast<std::size_t>(position_)]);
+      links_->spread_news(others, known);
+    }
   }
-  return first;
+  return board_->failure();
 }
 
 Status Communicator::wait_for_news() const {
   const Deadline limit = Clock::steady().in(kNewsMayTake);
-  while (board_->failure().ok() && !limit.expired()) std::this_thread::sleep_for(1ms);
-  return board_->failure();
+  while (board_->known_failure().ok() && !limit.expired()) std::this_thread::sleep_for(1ms);
+  return board_->known_failure();
 }
 
 void Communicator::leave(std::uint64_t sequence) {

@@ -17,6 +17,9 @@
 
 namespace lockstep::transport {
 
+// How long the hosts of a group wait for each other's first failures, so that all quote the same.
+constexpr Duration kMergeFailures = std::chrono::milliseconds(100);
+
 class Communicator {
  public:
   // `ranks` are those of the members in the world, by position. `links` is nothing for a group on one host.
@@ -32,7 +35,7 @@ class Communicator {
   link::Links& links() { return *links_; }
 
   // Ends the group; who is the first on its host tells the other hosts. Gives back the failure that was
-  // first.
+  // first, for all hosts.
   Status fail(const Status& status);
   Status failure() const { return board_->failure(); }
   // A link that ended without a word may be that of a rank that has left because of a failure elsewhere:

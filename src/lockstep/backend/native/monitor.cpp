@@ -58,7 +58,7 @@ void Monitor::watch(std::uint64_t group, const std::vector<Rank>& members, Hear 
   const MutexLock lock(mutex_);
   for (const Rank member : members) {
     const auto lost = lost_.find(member);
-    if (lost != lost_.end()) return hear(lost->second);
+    if (lost != lost_.end()) hear(lost->second);
   }
   groups_[group] = {members, std::move(hear), std::move(look)};
 }
@@ -99,7 +99,7 @@ void Monitor::hear_of(Rank lost, const Status& status) {
   lost_.try_emplace(lost, status);
   for (auto& [id, group] : groups_) {
     const bool member = std::find(group.members.begin(), group.members.end(), lost) != group.members.end();
-    if (member && group.hear) std::exchange(group.hear, nullptr)(status);
+    if (member && group.hear) group.hear(status);
   }
 }
 

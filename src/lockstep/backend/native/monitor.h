@@ -55,8 +55,8 @@ class Monitor {
   Monitor& operator=(const Monitor&) = delete;
 
   using Hear = std::function<void(const Status&)>;
-  // `hear` is called once, on the monitor's thread or at once, with the first member that is lost, or with
-  // the failure of the group that `look` finds; neither may wait.
+  // `hear` is called, on the monitor's thread or at once, with every member that is lost, and at last, once,
+  // with the failure of the group that `look` finds; neither may wait.
   void watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear, std::function<Status()> look);
   // Those of `members` that are lost, and how.
   std::map<Rank, Status> lost(const std::vector<Rank>& members) const;
@@ -83,7 +83,7 @@ class Monitor {
   class Watcher;
   struct Group {
     std::vector<Rank> members;
-    Hear hear;  // empty once called
+    Hear hear;  // empty once it has heard the group's failure
     std::function<Status()> look;
   };
   Monitor(std::unique_ptr<Watcher> watcher, std::uint64_t fork_generation);

@@ -330,6 +330,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
   transport::shm::BoardOptions options{.name = base::hex(std::as_bytes(std::span(&id, 1))),
                                        .members = {},
                                        .look = [this, &members] { return first_lost(members); },
+                                       .merge = layout.host_count() > 1 ? transport::kMergeFailures : 0s,
                                        .staging = options_.staging,
                                        .patience = patience()};
   const std::vector<int>& here = layout.neighbours_of(position);
@@ -341,14 +342,22 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
   options.name += cat('.', here.front());  // one board per host
   LOCKSTEP_ASSIGN(std::unique_ptr<Board> board, Board::make(*domain_, options, *rendezvous_.store, deadline));
   Board& on_host = *board;
-  // What other ranks say, and what the monitor finds, ends the group's operations and its messages.
-  const auto hear = [&on_host, id, mail = mail_.get()](const Status& news) {
-    (void)on_host.fail(news);
-    mail->fail_group(id, on_host.failure());
+  // What other hosts say, and what the monitor finds, ends the group's operations, and its messages as soon
+  // as all hosts agree.
+  const auto end_messages = [&on_host, id, mail = mail_.get()] {
+    if (const Status failure = on_host.final_failure(); !failure.ok()) mail->fail_group(id, failure);
   };
-  const auto look = [&on_host] { return on_host.failure(); };
+  const auto hear_monitor = [&on_host, end_messages](const Status& news) {
+    (void)on_host.fail(news);
+    end_messages();
+  };
+  const auto hear_host = [&on_host, end_messages](const Status& news) {
+    on_host.hear(news);
+    end_messages();
+  };
+  const auto look = [&on_host] { return on_host.final_failure(); };
   if (layout.host_count() == 1) {
-    monitor_->watch(id, members, hear, look);
+    monitor_->watch(id, members, hear_monitor, look);
     return std::make_unique<Communicator>(position, members, std::move(layout), std::move(board), nullptr);
   }
   std::vector<std::vector<base::SocketAddress>> addresses;
@@ -373,8 +382,8 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
           .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero(),
           .congestion_control = options_.congestion_control},
       std::move(inbox));
-  door_->listen_for_news(id, hear);
-  monitor_->watch(id, members, hear, look);
+  door_->listen_for_news(id, hear_host);
+  monitor_->watch(id, members, hear_monitor, look);
   if (options_.connect == Connect::kAtStart) {
     std::vector<int> others;
     for (int i = 0; i < layout.size(); ++i) {

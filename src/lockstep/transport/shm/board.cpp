@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <new>
+#include <thread>
+#include <tuple>
 
 #include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
@@ -14,10 +17,45 @@ namespace {
 
 // How long a reader waits for the one who is writing the failure down.
 constexpr Duration kWritingLimit = std::chrono::milliseconds(100);
+constexpr Duration kMergeLook = std::chrono::milliseconds(1);
 
 enum Recorded : std::uint32_t { kNothing = 0, kWriting = 1, kWritten = 2 };
 
+// The first of this host, and those of others that came before it.
+constexpr std::size_t kRecords = 4;
+
+// Which of two failures of different hosts counts. One without an operation is later than all that have one.
+bool is_earlier(const Status& a, const Status& b) {
+  const auto place = [](const Status& status) {
+    const Cause& cause = status.cause();
+    constexpr Rank kNobody{std::numeric_limits<int>::max()};
+    return std::tuple(cause.sequence.value_or(std::numeric_limits<std::uint64_t>::max()),
+                      cause.peer.value_or(kNobody), cause.rank.value_or(kNobody), status.message());
+  };
+  return place(a) < place(b);
+}
+
 }  // namespace
+
+// Written once, by whoever has changed its state first.
+struct Board::Record {
+  std::atomic<std::uint32_t> state;
+  std::uint32_t size;
+  std::int64_t at;  // nanoseconds of the host's steady clock
+  std::byte bytes[base::kMaxStatusSize];
+
+  // Ok if it was never written: who began may have died.
+  Status read() const {
+    std::uint32_t now = state.load(std::memory_order_acquire);
+    const Deadline patience = Clock::steady().in(kWritingLimit);
+    while (now == kWriting && !patience.expired()) {
+      ::sched_yield();
+      now = state.load(std::memory_order_acquire);
+    }
+    if (now != kWritten) return {};
+    return base::parse_status(ByteView(bytes).first(std::min<std::size_t>(size, sizeof(bytes))));
+  }
+};
 
 // In the owner's heap, read by all. Zero-filled memory is a valid Block.
 struct Board::Block {
@@ -31,11 +69,10 @@ struct Board::Block {
   struct alignas(128) {
     // Of the block of member 0 only: the first failure of the group. One compare-exchange decides who writes
     // it.
-    std::atomic<std::uint32_t> state;
+    Record records[kRecords];
     std::atomic<std::uint32_t> told;
-    std::uint32_t size;
-    std::byte bytes[base::kMaxStatusSize];
   } failure;
+  bool failed() const { return failure.records[0].state.load(std::memory_order_acquire) != kNothing; }
   alignas(128) Posting postings[2];
 };
 
@@ -44,12 +81,12 @@ class Board::Lookout final : public Watch {
   Lookout(const Board& board, std::span<Signal* const> signals, std::uint32_t round)
       : board_(board), signals_(signals), round_(round) {}
   bool stop() override {
-    if (board_.blocks_[0]->failure.state.load(std::memory_order_acquire) != kNothing) return true;
+    if (board_.blocks_[0]->failed()) return true;
     noticed_ = board_.look_around(signals_, round_);
     return !noticed_.ok();
   }
   // Why it stopped.
-  Status reason() const { return noticed_.ok() ? board_.failure() : noticed_; }
+  Status reason() const { return noticed_.ok() ? board_.known_failure() : noticed_; }
 
  private:
   const Board& board_;
@@ -59,7 +96,11 @@ class Board::Lookout final : public Watch {
 };
 
 Board::Board(Domain& domain, const BoardOptions& options)
-    : domain_(domain), members_(options.members), staging_(options.staging), patience_(options.patience) {}
+    : domain_(domain),
+      members_(options.members),
+      staging_(options.staging),
+      patience_(options.patience),
+      merge_(options.merge) {}
 
 Board::~Board() {
   // Not all had come: peers may know our offset and still write there, so it is never used for anything else.
@@ -111,7 +152,7 @@ ByteSpan Board::staging() {
 }
 
 Status Board::open_round(const Deadline& deadline) {
-  if (blocks_[0]->failure.state.load(std::memory_order_acquire) != kNothing) return failure();
+  if (blocks_[0]->failed()) return known_failure();
   LOCKSTEP_TRY(wait_for(signals_, round_, deadline));
   ++round_;
   return {};
@@ -178,7 +219,7 @@ Status Board::look_around(std::span<Signal* const> signals, std::uint32_t round)
 }
 
 Status Board::look() const {
-  if (blocks_[0]->failure.state.load(std::memory_order_acquire) != kNothing) return failure();
+  if (blocks_[0]->failed()) return known_failure();
   return look_around({}, 0);
 }
 
@@ -190,34 +231,59 @@ void Board::leave(std::uint64_t sequence) {
   own.posted.nudge();
 }
 
-bool Board::fail(const Status& status) {
-  auto& record = blocks_[0]->failure;
+bool Board::record(Record& place, const Status& status) {
   std::uint32_t expected = kNothing;
-  if (!record.state.compare_exchange_strong(expected, kWriting)) return false;
+  if (!place.state.compare_exchange_strong(expected, kWriting)) return false;
   const Buffer bytes = base::write_status(status);
-  record.size = static_cast<std::uint32_t>(bytes.size());
-  std::memcpy(record.bytes, bytes.data(), bytes.size());
-  record.state.store(kWritten, std::memory_order_release);
+  place.size = static_cast<std::uint32_t>(bytes.size());
+  place.at = Clock::steady().now().time_since_epoch().count();
+  std::memcpy(place.bytes, bytes.data(), bytes.size());
+  place.state.store(kWritten, std::memory_order_release);
   for (Signal* signal : signals_) signal->nudge();
   return true;
 }
 
+bool Board::fail(const Status& status) { return record(blocks_[0]->failure.records[0], status); }
+
+void Board::hear(const Status& status) {
+  if (fail(status) || is_final() || !is_earlier(status, known_failure())) return;
+  for (Record& place : blocks_[0]->failure.records) {
+    if (record(place, status)) return;
+  }
+}
+
 bool Board::claim_telling() { return blocks_[0]->failure.told.exchange(1) == 0; }
 
-Status Board::failure() const {
-  const auto& record = blocks_[0]->failure;
-  std::uint32_t state = record.state.load(std::memory_order_acquire);
-  if (state == kNothing) return {};
-  const Deadline patience = Clock::steady().in(kWritingLimit);
-  while (state == kWriting && !patience.expired()) {
-    ::sched_yield();
-    state = record.state.load(std::memory_order_acquire);
+// Who began to write the first one may have died: then there is nothing to wait for.
+bool Board::is_final() const {
+  const Record& first = blocks_[0]->failure.records[0];
+  if (merge_ == Duration::zero() || first.read().ok()) return true;
+  const base::TimePoint at{Duration(first.at)};
+  return Clock::steady().now() >= at + merge_;
+}
+
+Status Board::known_failure() const {
+  if (!blocks_[0]->failed()) return {};
+  const auto& records = blocks_[0]->failure.records;
+  Status earliest;
+  for (const Record& place : records) {
+    if (place.state.load(std::memory_order_acquire) == kNothing) break;
+    const Status status = place.read();
+    const bool late = &place != records && place.at - records[0].at >= merge_.count();
+    if (!status.ok() && !late && (earliest.ok() || is_earlier(status, earliest))) earliest = status;
   }
-  // Whoever won may have died before it had written why.
-  if (state != kWritten)
-    return Status::aborted("the group has failed; the rank that noticed it died before it could say why");
-  return base::parse_status(
-      ByteView(record.bytes).first(std::min<std::size_t>(record.size, sizeof(record.bytes))));
+  if (!earliest.ok()) return earliest;
+  return Status::aborted("the group has failed; the rank that noticed it died before it could say why");
+}
+
+Status Board::final_failure() const {
+  return blocks_[0]->failed() && is_final() ? known_failure() : Status();
+}
+
+Status Board::failure() const {
+  if (!blocks_[0]->failed()) return {};
+  while (!is_final()) std::this_thread::sleep_for(kMergeLook);
+  return known_failure();
 }
 
 }  // namespace lockstep::transport::shm

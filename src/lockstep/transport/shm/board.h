@@ -54,6 +54,7 @@ struct BoardOptions {
   std::string name;          // of the group; the same on all members, and used once per job
   std::vector<int> members;  // positions in the domain, in the group's order; the same on all of them
   store::Look look = {};     // what ends the wait for members that have not made their board yet
+  Duration merge = {};       // how long failures of other hosts are waited for; none on a group's only host
   // Performance.
   Bytes staging = Bytes::mib(1);  // each of the two buffers; the same on all members
   Patience patience;
@@ -96,17 +97,27 @@ class Board {
 
   // The first failure is recorded, for every member; later ones are ignored. True if this was the first.
   bool fail(const Status& status);
-  // The recorded failure; ok while there is none.
+  // The failure that another host has recorded. Of those that come within `merge` of the first one here, the
+  // earliest counts: of the lowest operation, then of the lowest rank. So all hosts come to the same.
+  void hear(const Status& status);
+  // Ok while there is none. Waits until it is final, at most `merge`.
   Status failure() const;
+  // Does not wait: the failure as far as it is known, which may not be final yet.
+  Status known_failure() const;
+  // Ok as long as failure() would wait.
+  Status final_failure() const;
   // True for one member only: the one that tells other hosts of the failure.
   bool claim_telling();
 
  private:
   struct Block;
+  struct Record;
   class Lookout;
   Board(Domain& domain, const BoardOptions& options);
 
   Status wait_for(std::span<Signal* const> signals, std::uint32_t round, const Deadline& deadline);
+  bool is_final() const;
+  bool record(Record& place, const Status& status);
   // Whether a member has died, or one that is waited for has left.
   Status look_around(std::span<Signal* const> signals, std::uint32_t round) const;
 
@@ -114,6 +125,7 @@ class Board {
   const std::vector<int> members_;
   const Bytes staging_;
   const Patience patience_;
+  const Duration merge_;
   int index_ = 0;
   std::uint64_t offset_ = 0;      // of our own block
   std::vector<Block*> blocks_;    // by position

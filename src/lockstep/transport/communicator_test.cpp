@@ -1,0 +1,79 @@
+#include "lockstep/transport/communicator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <barrier>
+
+#include "lockstep/base/text.h"
+#include "lockstep/testing/communicator_world.h"
+#include "lockstep/testing/status_matchers.h"
+
+namespace lockstep::transport {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::CommunicatorWorld;
+
+Status died(int rank, std::optional<std::uint64_t> sequence, int reporter) {
+  return Status::disconnected(
+      cat("rank ", rank, " died"),
+      {.failure = Failure::kPeerDied, .rank = Rank{reporter}, .peer = Rank{rank}, .sequence = sequence});
+}
+
+// Two hosts of two ranks each; the first rank of each records a failure before it hears of the other's. What
+// every rank quotes then.
+std::vector<Status> quoted(const Status& on_first_host, const Status& on_second_host) {
+  std::vector<Status> quotes(4);
+  std::barrier all(4);
+  // Long enough for a machine that is busy with other things.
+  CommunicatorWorld{{0, 0, 1, 1}, {.merge = 1s}}.run([&](Communicator& comm) {
+    const int rank = comm.position();
+    const Status& own = rank < 2 ? on_first_host : on_second_host;
+    const bool reports = rank % 2 == 0;
+    if (reports) {
+      EXPECT_TRUE(comm.board().fail(own));
+    }
+    all.arrive_and_wait();
+    quotes[static_cast<std::size_t>(rank)] = reports ? comm.fail(own) : comm.failure();
+    all.arrive_and_wait();
+  });
+  return quotes;
+}
+
+TEST(Communicator, AllHostsQuoteTheFailureOfTheLowestOperation) {
+  const std::vector<Status> quotes = quoted(died(1, 7, 0), died(3, 5, 2));
+  for (const Status& quote : quotes) EXPECT_EQ(quote.cause(), died(3, 5, 2).cause()) << quote.text();
+}
+
+TEST(Communicator, AllHostsQuoteTheFailureOfTheLowestRankInOneOperation) {
+  const std::vector<Status> quotes = quoted(died(3, 5, 0), died(1, 5, 2));
+  for (const Status& quote : quotes) EXPECT_EQ(quote.cause(), died(1, 5, 2).cause()) << quote.text();
+}
+
+TEST(Communicator, AFailureInAnOperationIsEarlierThanOneOutside) {
+  const std::vector<Status> quotes = quoted(died(1, {}, 0), died(3, 9, 2));
+  for (const Status& quote : quotes) EXPECT_EQ(quote.cause(), died(3, 9, 2).cause()) << quote.text();
+}
+
+TEST(Communicator, OnOneHostTheFirstFailureWins) {
+  CommunicatorWorld{{0, 0}}.run([](Communicator& comm) {
+    if (comm.position() != 0) return;
+    EXPECT_EQ(comm.fail(died(1, 7, 0)).cause().sequence, 7U);
+    EXPECT_EQ(comm.fail(died(1, 5, 0)).cause().sequence, 7U);
+    comm.board().hear(died(1, 4, 0));
+    EXPECT_EQ(comm.failure().cause().sequence, 7U);
+  });
+}
+
+TEST(Communicator, WhatIsHeardAfterTheHostsHaveAgreedChangesNothing) {
+  CommunicatorWorld{{0, 1}}.run([](Communicator& comm) {
+    if (comm.position() != 0) return;
+    EXPECT_EQ(comm.fail(died(1, 7, 0)).cause().sequence, 7U);  // waits until it is final
+    comm.board().hear(died(1, 5, 0));
+    EXPECT_EQ(comm.failure().cause().sequence, 7U);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::transport
