@@ -8,6 +8,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
+#include "lockstep/collective/helpers.h"
 #include "lockstep/testing/communicator_world.h"
 #include "lockstep/testing/status_matchers.h"
 #include "lockstep/transport/link/faulty_calls.h"
@@ -48,7 +49,8 @@ Status all_reduce(Communicator& communicator, std::vector<float>& data, std::uin
   std::fill(data.begin(), data.end(), static_cast<float>(communicator.position() + 1));
   const ByteSpan output = std::as_writable_bytes(std::span(data));
   const Call call{.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .outputs = {&output, 1}};
-  return execute(communicator, call, fingerprint_of(call, 1, sequence), Clock::steady().in(60s));
+  return execute(communicator, call, fingerprint_of(call, 1, sequence), Clock::steady().in(60s),
+                 Means::none());
 }
 
 float sum_of(int ranks) { return static_cast<float>(ranks * (ranks + 1)) / 2; }
