@@ -8,7 +8,11 @@
 
 namespace lockstep::backend {
 
+using namespace std::chrono_literals;
 using transport::messages::Messenger;
+
+// The monitors look every 100 ms, and the other hosts hear at once.
+constexpr Duration kEchoGrace = 250ms;
 
 Status Mail::open(const Deadline& deadline) {
   const MutexLock lock(mutex_);
@@ -33,7 +37,8 @@ Status Mail::make(const Deadline& deadline) {
   }
   messenger_ = std::make_unique<Messenger>(
       *transport_, std::move(listener),
-      transport::messages::MessengerOptions{.rank = rendezvous_.rank, .endpoints = std::move(endpoints)});
+      transport::messages::MessengerOptions{
+          .rank = rendezvous_.rank, .endpoints = std::move(endpoints), .echo_grace = kEchoGrace});
   return {};
 }
 

@@ -67,9 +67,12 @@ void Channel::end_on_loop(const Status& why) {
 }
 
 void Channel::complete_on_loop(Operation& operation, const Status& status) {
-  const bool receives = operation.direction == Direction::kRecv;
-  messages::complete_on_loop(surroundings_->loop, operation, status,
-                             receives ? std::optional(peer_) : std::nullopt);
+  const auto source = operation.direction == Direction::kRecv ? std::optional(peer_) : std::nullopt;
+  // What is wrong with the call itself is nobody's echo.
+  const bool certain = status.ok() || status.code() == Code::kInvalid ||
+                       surroundings_->mailbox.ended(operation.group) != nullptr;
+  if (certain) return messages::complete_on_loop(surroundings_->loop, operation, status, source);
+  surroundings_->echoes->hold_on_loop(operation, status, source);
 }
 
 void Channel::take_back_on_loop(Operation& operation, const Status& status) {

@@ -61,6 +61,7 @@ struct WorldSettings {
   std::optional<int> raw = {};          // a rank with a listener but no messenger: the test plays it
   const Clock* clock = &Clock::steady();
   Bytes eager_budget = Bytes::mib(1);
+  Duration echo_grace = {};
 };
 
 // The ranks of a world, each with a transport and a messenger of its own.
@@ -82,8 +83,10 @@ class Ranks {
       }
       messengers_.push_back(std::make_unique<Messenger>(
           *transports_[static_cast<std::size_t>(rank)], std::move(listeners_[static_cast<std::size_t>(rank)]),
-          transport::messages::MessengerOptions{
-              .rank = Rank(rank), .endpoints = endpoints, .eager_budget = settings.eager_budget}));
+          transport::messages::MessengerOptions{.rank = Rank(rank),
+                                                .endpoints = endpoints,
+                                                .echo_grace = settings.echo_grace,
+                                                .eager_budget = settings.eager_budget}));
     }
     endpoints_ = std::move(endpoints);
   }

@@ -18,9 +18,12 @@ namespace lockstep::transport::messages {
 // The part that lives on the loop.
 class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(Transport& transport, std::unique_ptr<Listener> listener, MessengerOptions options)
+  Impl(Transport& transport, std::unique_ptr<Listener> listener, const MessengerOptions& options)
       : surroundings_(std::make_shared<Surroundings>(
-            Surroundings{.transport = transport, .loop = transport.loop(), .options = std::move(options)})),
+            Surroundings{.transport = transport,
+                         .loop = transport.loop(),
+                         .options = options,
+                         .echoes = std::make_unique<Echoes>(transport.loop(), options.echo_grace)})),
         guest_(std::in_place, transport.loop()),
         timer_(transport.loop()),
         listener_(std::move(listener)) {
@@ -60,6 +63,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     if (surroundings_->mailbox.ended(group) != nullptr) return;
     const Mailbox::Ended ended = surroundings_->mailbox.end_group(group, why);
     for (const OperationPtr& receive : ended.receives) complete_on_loop(loop(), *receive, why);
+    surroundings_->echoes->end_group_on_loop(group, why);
     for (const Arrival& arrival : ended.arrivals) routes_.at(arrival.source)->drop_on_loop(arrival);
     for (const auto& [rank, route] : routes_) {
       route->withdraw_on_loop([&](const Operation& operation) {
@@ -89,6 +93,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     const auto receives =
         surroundings_->mailbox.withdraw([&](const Operation& receive) { return receive.blame(closed); });
     for (const auto& [receive, status] : receives) complete_on_loop(loop(), *receive, status);
+    surroundings_->echoes->close_on_loop();
     return {.listener = std::move(listener_), .connections = std::move(surroundings_->retired)};
   }
 
@@ -153,7 +158,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     }
     if (operation->peer) {
       if (const auto& failure = route_on_loop(*operation->peer).failure())
-        return complete_on_loop(loop(), *operation, operation->blame(*failure), operation->peer);
+        return surroundings_->echoes->hold_on_loop(*operation, operation->blame(*failure), operation->peer);
     }
     surroundings_->mailbox.post(operation);
   }
@@ -192,7 +197,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
 };
 
 Messenger::Messenger(Transport& transport, std::unique_ptr<Listener> listener, MessengerOptions options)
-    : impl_(std::make_shared<Impl>(transport, std::move(listener), std::move(options))) {
+    : impl_(std::make_shared<Impl>(transport, std::move(listener), options)) {
   impl_->loop().post([impl = impl_] { impl->accept_on_loop(); });
 }
 

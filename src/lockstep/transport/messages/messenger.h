@@ -48,6 +48,9 @@ struct MessengerOptions {
   std::vector<base::Endpoint> endpoints = {};  // of every rank's listener, by rank
   Duration connect_timeout = std::chrono::seconds(30);
   Duration stall_timeout = std::chrono::seconds(1);
+  // An operation that ends because of its peer is held back for so long: if its group ends meanwhile, that is
+  // why.
+  Duration echo_grace = {};
   // Performance; the same on all ranks.
   Bytes eager_budget = Bytes::mib(1);  // what a peer may send before anyone receives it
 };

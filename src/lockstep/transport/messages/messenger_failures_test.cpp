@@ -77,6 +77,27 @@ TEST_P(MessengerFailures, ASendWhoseDeadlinePassesIsWithdrawnAndNotReceived) {
   EXPECT_THAT(await(std::move(from_self)).status, StatusIs(Code::kTimeout));
 }
 
+TEST_P(MessengerFailures, ARankThatLeavesBecauseOfAFailureIsNotTakenForItsCause) {
+  FakeClock clock;
+  Ranks ranks(2, {.medium = GetParam(), .clock = &clock, .echo_grace = 1s});
+  meet(ranks, 0, 1);
+  Buffer bytes(10);
+  OutcomeFuture of_failed_group = recv(ranks[0], 1, bytes, ranks.soon(), {.group = 1});
+  OutcomeFuture of_living_group = recv(ranks[0], 1, bytes, ranks.soon(), {.group = 2});
+  ranks.leave(1);
+  StatusFuture later = send(ranks[0], 1, bytes, ranks.soon(), {.group = 1});
+  ranks[0].fail_group(1, Status::disconnected("rank 9 died"));
+  EXPECT_THAT(await(std::move(of_failed_group)).status,
+              StatusIs(Code::kDisconnected, HasSubstr("rank 9 died")));
+  EXPECT_THAT(await(std::move(later)), StatusIs(Code::kDisconnected, HasSubstr("rank 9 died")));
+  // Where nothing is heard of another failure, leaving is the reason.
+  while (!is_done(of_living_group)) {
+    clock.advance(2s);
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(await(std::move(of_living_group)).status.failure(), Failure::kClosed);
+}
+
 TEST_P(MessengerFailures, AGroupThatEndsFailsItsOwnAndDropsWhatStillArrives) {
   Ranks ranks(2, {.medium = GetParam(), .eager_budget = Bytes(1000)});
   const Status why = Status::aborted("the group was shut down", {.failure = Failure::kRemoteError});

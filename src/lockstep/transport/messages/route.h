@@ -7,6 +7,7 @@
 
 #include "lockstep/transport/connection.h"
 #include "lockstep/transport/loop.h"
+#include "lockstep/transport/messages/echoes.h"
 #include "lockstep/transport/messages/mailbox.h"
 #include "lockstep/transport/messages/messenger.h"
 #include "lockstep/transport/messages/operation.h"
@@ -19,6 +20,7 @@ struct Surroundings {
   Transport& transport;
   Loop& loop;
   const MessengerOptions options;
+  std::unique_ptr<Echoes> echoes;
   Mailbox mailbox = {};
   // Closed, but kept until the messenger goes, which waits for their callbacks.
   std::vector<std::unique_ptr<Connection>> retired = {};
