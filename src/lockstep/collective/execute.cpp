@@ -98,10 +98,8 @@ void copy(ByteSpan to, ByteView from) {
   if (!to.empty() && to.data() != from.data()) std::memmove(to.data(), from.data(), to.size());
 }
 
-}  // namespace
-
-Status execute(Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
-               const Deadline& deadline, const Means& means) {
+Status execute_among(Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
+                     const Deadline& deadline, const Means& means) {
   const auto n = static_cast<std::size_t>(communicator.size());
   const std::size_t buffers = together(call, n);
   if (communicator.layout().host_count() == 1) {
@@ -129,6 +127,16 @@ Status execute(Communicator& communicator, const Call& call, const Fingerprint& 
     for (std::size_t b = 0; b < buffers && status.ok(); ++b) status = execute_spanning(spanning, call, b, n);
   }
   return status.ok() ? status : spanning.settle(status);
+}
+
+}  // namespace
+
+Status execute(Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
+               const Deadline& deadline, const Means& means) {
+  communicator.board().enter(fingerprint.sequence);
+  Status status = execute_among(communicator, call, fingerprint, deadline, means);
+  communicator.board().exit(fingerprint.sequence);
+  return status;
 }
 
 void execute_alone(const Call& call) {

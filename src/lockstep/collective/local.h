@@ -45,6 +45,8 @@ struct LocalCall {
   const Means& means = Means::none();
   int root = 0;       // a position on the board
   double factor = 1;  // premul_sum: this rank's
+  // Whether other hosts take part: then a rank that is late may be waiting for them.
+  bool spans_hosts = false;
 };
 
 Status local_barrier(const LocalCall& call);

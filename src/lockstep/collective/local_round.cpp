@@ -79,8 +79,19 @@ std::optional<std::uint64_t> LocalRounds::resident_offset(ByteView bytes) const 
   return board_.domain().heap().offset_of(bytes.data(), Bytes{bytes.size()});
 }
 
+Status name_missing(const transport::shm::Board& board, std::uint64_t sequence, const Status& status) {
+  const std::vector<Rank> missing = board.absent_from(sequence);
+  if (missing.empty()) return status;
+  Cause cause = status.cause();
+  cause.peer.reset();
+  cause.missing = missing;
+  return Status::timeout(cat("waited for rank ", base::ranks_text(missing), " until the deadline"),
+                         std::move(cause));
+}
+
 Status settle(const LocalCall& call, const Status& status) {
   if (status.ok()) return status;
+  if (call.spans_hosts && status.failure() == Failure::kMissingRanks) return status;
   const Rank rank = call.board.rank_of(call.board.index());
   (void)call.board.fail(in_operation(rank, call.fingerprint, status));
   // What the monitor has recorded names no operation.

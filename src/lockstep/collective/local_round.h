@@ -72,7 +72,11 @@ class LocalRounds {
   transport::shm::Board& board_;
 };
 
-// Records the first failure for all ranks, and gives back what was recorded first on this host.
+// A timeout that names those of this host that are in no operation. If all are, it stays as it is.
+Status name_missing(const transport::shm::Board& board, std::uint64_t sequence, const Status& status);
+
+// Records the first failure for all ranks, and gives back what was recorded first on this host. Not a timeout
+// where other hosts take part: who is waited for may itself wait.
 Status settle(const LocalCall& call, const Status& status);
 
 }  // namespace lockstep::collective

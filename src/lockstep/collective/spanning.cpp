@@ -1,4 +1,5 @@
 #include "lockstep/collective/spanning.h"
+#include "lockstep/collective/local_round.h"
 
 #include <algorithm>
 #include <cstring>
@@ -71,7 +72,8 @@ LocalCall Spanning::local(int root) const {
           .deadline = deadline_,
           .means = means_,
           .root = root,
-          .factor = factor_};
+          .factor = factor_,
+          .spans_hosts = true};
 }
 
 Fold Spanning::fold_with(std::span<const double> factors) const {
@@ -353,6 +355,20 @@ Status Spanning::reduce_scatter(std::span<const ByteView> inputs, ByteSpan outpu
   return {};
 }
 
+// Who is not in the operation is known on its own host; where all are in one, those who know are given a
+// while to say it. Whoever waits for a link knows more than one that waits for a neighbour, and so speaks
+// first.
+Status Spanning::find_missing(const Status& status) const {
+  const auto& board = communicator_.board();
+  if (!board.absent_from(fingerprint_.sequence).empty())
+    return name_missing(board, fingerprint_.sequence, status);
+  const int waits = status.cause().peer ? 1 : 2;
+  for (int i = 0; i < waits; ++i) {
+    if (const Status news = communicator_.wait_for_news(); !news.ok()) return news;
+  }
+  return status;
+}
+
 Status Spanning::settle(const Status& status) {
   const Rank rank = communicator_.rank_of(own_);
   Status first = status;
@@ -360,6 +376,7 @@ Status Spanning::settle(const Status& status) {
   if (vague && !status.cause().sequence) {
     if (const Status news = communicator_.wait_for_news(); !news.ok()) first = news;
   }
+  if (status.failure() == Failure::kMissingRanks && !status.cause().sequence) first = find_missing(status);
   return in_operation(rank, fingerprint_, communicator_.fail(in_operation(rank, fingerprint_, first)));
 }
 

@@ -64,6 +64,7 @@ class Spanning {
   int host() const { return layout_.host_of[static_cast<std::size_t>(own_)]; }
   int local_index() const { return layout_.local_index[static_cast<std::size_t>(own_)]; }
   bool is_here(int position) const { return layout_.host_of[static_cast<std::size_t>(position)] == host(); }
+  Status find_missing(const Status& status) const;
   LocalCall local(int root = 0) const;
   Fold fold_with(std::span<const double> factors) const;
 

@@ -63,8 +63,10 @@ struct Board::Block {
   // How many peers will never look at this block again. They write it, so that the owner need not read
   // theirs.
   alignas(128) std::atomic<std::uint32_t> left;
-  // Written once by the owner, before it goes.
-  alignas(128) std::atomic<std::uint32_t> gone;
+  // Written by the owner alone. The operation it has begun, doubled; odd once that has ended. And, before it
+  // goes, that it does, and after which one.
+  alignas(128) std::atomic<std::uint64_t> progress;
+  std::atomic<std::uint32_t> gone;
   std::atomic<std::uint64_t> last_sequence;
   struct alignas(128) {
     // Of the block of member 0 only: the first failure of the group. One compare-exchange decides who writes
@@ -221,6 +223,25 @@ Status Board::look_around(std::span<Signal* const> signals, std::uint32_t round)
 Status Board::look() const {
   if (blocks_[0]->failed()) return known_failure();
   return look_around({}, 0);
+}
+
+void Board::enter(std::uint64_t sequence) {
+  blocks_[static_cast<std::size_t>(index_)]->progress.store(2 * sequence, std::memory_order_relaxed);
+}
+
+void Board::exit(std::uint64_t sequence) {
+  blocks_[static_cast<std::size_t>(index_)]->progress.store(2 * sequence + 1, std::memory_order_relaxed);
+}
+
+std::vector<Rank> Board::absent_from(std::uint64_t sequence) const {
+  std::vector<Rank> ranks;
+  for (int i = 0; i < size(); ++i) {
+    const std::uint64_t progress =
+        blocks_[static_cast<std::size_t>(i)]->progress.load(std::memory_order_relaxed);
+    const bool between = progress == 0 || progress % 2 == 1;
+    if (progress < 2 * sequence && between) ranks.push_back(rank_of(i));
+  }
+  return ranks;
 }
 
 void Board::leave(std::uint64_t sequence) {

@@ -88,6 +88,12 @@ class Board {
   // The range that `peer` posted; nullptr if it does not lie inside its heap.
   std::byte* range_of(int peer, const Posting& posting) const;
 
+  // This member has begun the operation with that number, and has ended it.
+  void enter(std::uint64_t sequence);
+  void exit(std::uint64_t sequence);
+  // The ranks of those that have not begun it, and are in no earlier one either.
+  std::vector<Rank> absent_from(std::uint64_t sequence) const;
+
   // This member takes part in no round any more; `sequence` is the number of its last operation. Who waits
   // for it is told. Waits for nobody; idempotent.
   void leave(std::uint64_t sequence);
