@@ -45,7 +45,10 @@ Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store
   domain->options_ = options;
   domain->members_ = options.members;
   domain->index_ = static_cast<int>(position - options.members.begin());
-  LOCKSTEP_ASSIGN(Segment own, Segment::create(cat("lockstep-heap-", options.rank), options.heap_capacity));
+  auto created = Segment::create(cat("lockstep-heap-", options.rank), options.heap_capacity);
+  const bool alone = options.members.size() == 1;
+  if (!created.ok() && alone) created = Segment::create_private(options.heap_capacity);
+  LOCKSTEP_ASSIGN(Segment own, std::move(created));
   domain->heap_ = std::make_shared<Heap>(std::move(own));
   domain->views_.resize(options.members.size());
 

@@ -96,6 +96,11 @@ Result<Segment> Segment::create(std::string_view label, Bytes capacity, MemoryPr
   return Segment(std::move(fd), data, capacity, std::move(probe));
 }
 
+Result<Segment> Segment::create_private(Bytes capacity, MemoryProbe probe) {
+  LOCKSTEP_ASSIGN(std::byte * data, map_at(nullptr, -1, capacity, MAP_ANONYMOUS));
+  return Segment(UniqueFd(), data, capacity, std::move(probe));
+}
+
 Result<Segment> Segment::open(UniqueFd fd, Bytes capacity) {
   LOCKSTEP_TRY(check_descriptor(fd.get(), capacity));
   LOCKSTEP_ASSIGN(std::byte * data, map_at(nullptr, fd.get(), capacity, 0));
@@ -123,7 +128,7 @@ Status Segment::reserve(std::uint64_t offset, Bytes size) {
                         {.failure = Failure::kNoSpace});
       }
     }
-    if (status.ok()) {
+    if (status.ok() && fd_) {
       int error = 0;
       do {
         error = ::fallocate(fd_.get(), 0, static_cast<off_t>(at), static_cast<off_t>(step)) == 0 ? 0 : errno;
@@ -143,11 +148,16 @@ void Segment::release(std::uint64_t offset, Bytes size) {
   const std::uint64_t first = (offset + page_size() - 1) / page_size() * page_size();
   const std::uint64_t last = (offset + size.value) / page_size() * page_size();
   if (first >= last) return;
+  if (!fd_) {
+    (void)::madvise(data_ + first, last - first, MADV_REMOVE);
+    return;
+  }
   (void)::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
                     static_cast<off_t>(last - first));
 }
 
 Status Segment::move_house(std::span<const Part> used) {
+  if (!fd_) return {};  // nobody else has it
   LOCKSTEP_ASSIGN(UniqueFd fd, sealed_memfd("lockstep-heap", capacity_));
   LOCKSTEP_ASSIGN(std::byte * fresh, map_at(nullptr, fd.get(), capacity_, 0));
   Segment next(std::move(fd), fresh, capacity_, probe_);

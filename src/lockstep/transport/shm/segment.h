@@ -34,6 +34,8 @@ class Segment {
   // memfd_create is forbidden.
   static Result<Segment> create(std::string_view label, Bytes capacity,
                                 MemoryProbe probe = base::memory_limits);
+  // For a rank that shares with nobody, where there is no memfd.
+  static Result<Segment> create_private(Bytes capacity, MemoryProbe probe = base::memory_limits);
   // For a peer: maps a descriptor that came from the owner. kInvalid unless it is sealed and of this
   // capacity.
   static Result<Segment> open(UniqueFd fd, Bytes capacity);
@@ -68,7 +70,7 @@ class Segment {
  private:
   Segment(UniqueFd fd, std::byte* data, Bytes capacity, MemoryProbe probe);
 
-  UniqueFd fd_;
+  UniqueFd fd_;  // nothing for private memory
   std::byte* data_ = nullptr;
   Bytes capacity_;
   MemoryProbe probe_;
