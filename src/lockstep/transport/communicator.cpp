@@ -1,5 +1,6 @@
 #include "lockstep/transport/communicator.h"
 
+#include <algorithm>
 #include <thread>
 
 namespace lockstep::transport {
@@ -25,13 +26,30 @@ Status Communicator::fail(const Status& status) {
   if (links_) {
     const Status known = board_->known_failure();
     links_->abort(known);
-    if (board_->claim_telling()) {
-      std::vector<std::vector<int>> others = layout_.hosts;
-      others.erase(others.begin() + layout_.host_of[static_cast<std::size_t>(position_)]);
-      links_->spread_news(others, known);
-    }
+    // A rank that has no socket left leaves the telling to its neighbours.
+    const bool cannot_tell =
+        known.failure() == Failure::kNoDescriptors && known.cause().peer == rank_of(position_);
+    if (!cannot_tell && board_->claim_telling()) links_->spread_news(who_can_be_told(known), known);
   }
   return board_->failure();
+}
+
+// Of every other host the members, but for the one that the failure is about, and for a host that it cannot
+// be brought to.
+std::vector<std::vector<int>> Communicator::who_can_be_told(const Status& failure) const {
+  std::vector<std::vector<int>> others;
+  for (std::size_t host = 0; host < layout_.hosts.size(); ++host) {
+    if (static_cast<int>(host) == layout_.host_of[static_cast<std::size_t>(position_)]) continue;
+    std::vector<int> members = layout_.hosts[host];
+    const auto named = std::find_if(members.begin(), members.end(),
+                                    [&](int member) { return rank_of(member) == failure.cause().peer; });
+    if (named != members.end()) {
+      if (failure.failure() == Failure::kPeerUnreachable) continue;
+      members.erase(named);
+    }
+    others.push_back(std::move(members));
+  }
+  return others;
 }
 
 Status Communicator::wait_for_news() const {

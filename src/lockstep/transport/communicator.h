@@ -48,6 +48,8 @@ class Communicator {
   void leave(std::uint64_t sequence);
 
  private:
+  std::vector<std::vector<int>> who_can_be_told(const Status& failure) const;
+
   const int position_;
   const std::vector<Rank> ranks_;
   const Layout layout_;

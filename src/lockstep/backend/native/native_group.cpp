@@ -28,6 +28,31 @@ struct HeldCall {
   const std::shared_ptr<const void> keep;
 };
 
+// How the error of a message says where it was met. The one that has ended the group names another place, or
+// none.
+struct MessagePlace {
+  std::string op;
+  std::uint64_t number = 0;  // of the rank's messages
+  Rank rank = {};            // in the world
+  std::string group = {};
+
+  Status describe(const Status& status) const {
+    if (status.ok()) return status;
+    Cause cause = status.cause();
+    const bool nameless = cause.op.empty();
+    const bool has_left = cause.failure == Failure::kClosed && cause.peer && cause.peer != rank;
+    if (has_left) cause.failure = Failure::kDesync;
+    if (!cause.rank) cause.rank = rank;
+    if (nameless) cause.op = op;
+    if (!cause.sequence) cause.sequence = number;
+    if (cause.group.empty()) cause.group = group;
+    const std::string where = nameless ? cat("rank ", rank, ": ", op, " #", number, ": ") : "";
+    if (!has_left) return status.with_prefix(where).with_cause(std::move(cause));
+    const std::string left = cat(where, "rank ", *cause.peer, " left the group: ", status.message());
+    return Status::disconnected(left, std::move(cause));
+  }
+};
+
 }  // namespace
 
 struct NativeGroup::Pending {
@@ -63,9 +88,10 @@ NativeGroup::~NativeGroup() {
     static_cast<void>(parts_.communicator.release());
     return;
   }
+  const Rank own = world_rank(parts_.rank);
   const Status destroyed =
-      Status::aborted(cat("rank ", parts_.rank, " destroyed the group ", base::quoted(parts_.name)),
-                      {.failure = Failure::kClosed, .group = parts_.name});
+      Status::aborted(cat("rank ", own, " destroyed the group ", base::quoted(parts_.name)),
+                      {.failure = Failure::kClosed, .peer = own, .group = parts_.name});
   queue_.fail(destroyed);
   parts_.mail.fail_group(parts_.id, destroyed);
   if (parts_.communicator) {
@@ -116,11 +142,12 @@ WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOp
     work->complete(messenger.status(), std::nullopt);
     return work;
   }
+  const MessagePlace place{"send", work->sequence(), world_rank(parts_.rank), parts_.name};
   pending_->add();
   (*messenger)
       ->send(parts_.id, world_rank(to), tag, bytes, deadline_of(options),
-             [work, pending = pending_](const Status& status) {
-               work->complete(status, std::nullopt);
+             [work, place, pending = pending_](const Status& status) {
+               work->complete(place.describe(status), std::nullopt);
                pending->remove();
              });
   return work;
@@ -136,17 +163,18 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
   }
   std::optional<Rank> sender;
   if (from) sender = world_rank(*from);
+  const MessagePlace place{"recv", work->sequence(), world_rank(parts_.rank), parts_.name};
   pending_->add();
   // The members are looked at by the loop, also after this group is gone.
   (*messenger)
       ->recv(parts_.id, sender, tag, bytes, deadline_of(options),
-             [work, pending = pending_, members = parts_.members](const Status& status,
-                                                                  std::optional<Rank> source) {
+             [work, place, pending = pending_, members = parts_.members](const Status& status,
+                                                                         std::optional<Rank> source) {
                if (source) {
                  const auto found = std::find(members.begin(), members.end(), *source);
                  source = Rank(static_cast<int>(found - members.begin()));
                }
-               work->complete(status, source);
+               work->complete(place.describe(status), source);
                pending->remove();
              });
   return work;
@@ -179,9 +207,14 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
         collective::execute(*parts_.communicator, call, collective::fingerprint_of(call, parts_.id, sequence),
                             deadline, parts_.means);
   } catch (const std::bad_alloc&) {
+    const Rank own = world_rank(parts_.rank);
     status = parts_.communicator->fail(Status::internal(
-        cat("rank ", parts_.rank, ": ", collective::name_of(call.kind), " #", sequence, " is out of memory"),
-        {.failure = Failure::kNoMemory, .rank = parts_.rank, .sequence = sequence}));
+        cat("rank ", own, ": ", collective::name_of(call.kind), " #", sequence, " is out of memory"),
+        {.failure = Failure::kNoMemory,
+         .rank = own,
+         .peer = own,
+         .op = std::string(collective::name_of(call.kind)),
+         .sequence = sequence}));
   }
   if (status.ok()) return status;
   status = told(status);
@@ -242,14 +275,22 @@ Status NativeGroup::failure() const {
 }
 
 Status NativeGroup::end(const Status& why, const Deadline& deadline) {
-  abort(why);
+  stop(why);
   if (pending_->wait(deadline)) return {};
   return Status::timeout(
       cat("rank ", parts_.rank, ": messages of the group ", base::quoted(parts_.name), " have not ended"),
       {.rank = parts_.rank, .group = parts_.name});
 }
 
-void NativeGroup::abort(const Status& why) {
+void NativeGroup::abort(const Status& given) {
+  // Who says it is a part of what is said.
+  Cause cause = given.cause();
+  if (cause.failure == Failure::kNone) cause.failure = Failure::kRemoteError;
+  if (!cause.peer) cause.peer = world_rank(parts_.rank);
+  stop(given.with_cause(std::move(cause)).with_prefix(cat("rank ", world_rank(parts_.rank), " said: ")));
+}
+
+void NativeGroup::stop(const Status& why) {
   if (in_forked_child()) return;
   queue_.fail(why);
   parts_.mail.fail_group(parts_.id, why);

@@ -58,7 +58,7 @@ class NativeGroup final : public Backend {
   std::uint64_t sequence() const override { return queue_.last_sequence(); }
 
   Status failure() const override;
-  void abort(const Status& why) override;
+  void abort(const Status& given) override;
   // As abort(); afterwards nothing of the group touches memory. kTimeout if messages do not end.
   Status end(const Status& why, const Deadline& deadline);
 
@@ -73,6 +73,7 @@ class NativeGroup final : public Backend {
   Result<transport::messages::Messenger*> messenger_for(std::string_view op, Rank peer);
   bool in_forked_child() const;
   Deadline deadline_of(const OpOptions& options) const;
+  void stop(const Status& why);
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
   Status meet_in_store(std::uint64_t sequence, const Deadline& deadline);
 

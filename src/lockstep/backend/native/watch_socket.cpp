@@ -45,7 +45,8 @@ Result<WatchMessage> parse_watch_message(std::span<const std::byte, kWatchMessag
                                    failure == Failure::kPeerUnreachable
                              : failure == Failure::kNone &&
                                    (kind == static_cast<std::uint8_t>(WatchMessage::Kind::kBeat) ||
-                                    kind == static_cast<std::uint8_t>(WatchMessage::Kind::kGoodbye));
+                                    kind == static_cast<std::uint8_t>(WatchMessage::Kind::kGoodbye) ||
+                                    kind == static_cast<std::uint8_t>(WatchMessage::Kind::kLeft));
   if (magic != kMagic || reserved != 0 || !known || crc != base::crc32c(bytes.first<kChecked>()))
     return Status::disconnected("a watch message arrived damaged", {.failure = Failure::kCorruptFrame});
   return WatchMessage{.kind = static_cast<WatchMessage::Kind>(kind), .failure = failure, .rank = rank};

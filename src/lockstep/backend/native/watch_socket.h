@@ -20,10 +20,10 @@ namespace lockstep::backend {
 
 struct WatchMessage {
   // The values are part of the wire format.
-  enum class Kind : std::uint8_t { kBeat = 1, kLost = 2, kGoodbye = 3 };
+  enum class Kind : std::uint8_t { kBeat = 1, kLost = 2, kGoodbye = 3, kLeft = 4 };
   Kind kind = Kind::kBeat;
   Failure failure = Failure::kNone;  // kLost: kPeerDied, kPeerStalled or kPeerUnreachable
-  Rank rank = {};                    // kLost: who
+  Rank rank = {};                    // kLost, kLeft: who
 
   bool operator==(const WatchMessage&) const = default;
 };

@@ -22,6 +22,7 @@ constexpr std::uint64_t kWatchGroup = 0;
 constexpr Duration kConnectLimit = 200ms;
 constexpr Duration kConnectPause = 1s;
 constexpr Duration kGoodbyeLimit = 250ms;
+constexpr int kMeetingMillis = 10;
 
 // Whether a debugger holds the process.
 bool is_traced(int pid) {
@@ -147,7 +148,7 @@ void Monitor::Watcher::look_at_neighbours() {
     const Pulse& pulse = *pulses_[static_cast<std::size_t>(i)];
     // Dead first: whoever leaves says so before its process ends.
     const bool dead = lives(rank) && domain_.is_dead(i);
-    if (pulse.gone.load() != 0) left_[static_cast<std::size_t>(rank.value)] = true;
+    if (pulse.gone.load() != 0 && lives(rank)) see_leave(rank);
     if (dead && lives(rank)) lose(rank, Failure::kPeerDied);
     // One that is not watched any more beats for ever.
     beats.push_back(lives(rank) ? pulse.beats.load() : own_pulse().beats.load());
@@ -157,6 +158,12 @@ void Monitor::Watcher::look_at_neighbours() {
     if (!is_traced(options_.members[static_cast<std::size_t>(rank.value)].pid))
       lose(rank, Failure::kPeerStalled);
   }
+}
+
+// A neighbour has left, or we do. The other hosts must not look for it.
+void Monitor::Watcher::see_leave(Rank rank) {
+  left_[static_cast<std::size_t>(rank.value)] = true;
+  for (const auto& [host, socket] : sockets_) socket->say({.kind = WatchMessage::Kind::kLeft, .rank = rank});
 }
 
 // What our host's speaker has heard from the others.
@@ -209,7 +216,12 @@ void Monitor::Watcher::meet_speakers() {
       if (is_here(rank) && failure != Failure::kLeftOut)
         socket->say({.kind = WatchMessage::Kind::kLost, .failure = failure, .rank = rank});
     }
+    for (std::size_t i = 0; i < left_.size(); ++i) {
+      const Rank rank(static_cast<int>(i));
+      if (left_[i] && is_here(rank)) socket->say({.kind = WatchMessage::Kind::kLeft, .rank = rank});
+    }
     sockets_[*host] = std::move(socket);
+    met_.insert(*host);
   }
 }
 
@@ -246,9 +258,15 @@ void Monitor::Watcher::listen_to_speakers() {
       if (message.kind == WatchMessage::Kind::kGoodbye) {
         left_[static_cast<std::size_t>(socket->peer().value)] = true;
         ended = true;
+      } else if (message.kind == WatchMessage::Kind::kLeft && known && host_of(message.rank) == host) {
+        left_[static_cast<std::size_t>(message.rank.value)] = true;
       } else if (message.kind == WatchMessage::Kind::kLost && known && host_of(message.rank) == host &&
                  lives(message.rank)) {
         lose(message.rank, message.failure);
+      } else if (message.kind == WatchMessage::Kind::kLost && known && is_here(message.rank) &&
+                 lives(socket->peer())) {
+        lose(socket->peer(), Failure::kPeerUnreachable);  // it does not hear us any more
+        ended = true;
       }
     }
     at = ended ? sockets_.erase(at) : std::next(at);
@@ -268,7 +286,12 @@ void Monitor::Watcher::blame_silent_hosts() {
   ++heard_[static_cast<std::size_t>(*silent)];
   const auto socket = sockets_.find(host);
   const Rank rank = socket != sockets_.end() ? socket->second->peer() : *speaker_of(host);
-  if (socket != sockets_.end()) sockets_.erase(socket);
+  if (socket != sockets_.end()) {
+    // Where only one direction is cut it hears why.
+    socket->second->say(
+        {.kind = WatchMessage::Kind::kLost, .failure = Failure::kPeerUnreachable, .rank = rank});
+    sockets_.erase(socket);
+  }
   if (lives(rank)) lose(rank, Failure::kPeerUnreachable);
 }
 
@@ -326,9 +349,34 @@ void Monitor::Watcher::wake() {
   (void)!::write(wake_.get(), &one, sizeof(one));
 }
 
+// A speaker that has not met the others yet waits for them: whoever finds its door closed would take it for
+// dead.
+void Monitor::Watcher::meet_before_leaving(const Deadline& deadline) {
+  const auto all_met = [this] {
+    return std::all_of(hosts_.begin(), hosts_.end(), [this](int host) {
+      return host == host_of(own_) || sockets_.contains(host) || !speaker_of(host) || met_.contains(host);
+    });
+  };
+  const std::function<void(Rank, const Status&)> nobody_cares = [](Rank, const Status&) {};
+  on_lost_ = &nobody_cares;
+  while (true) {
+    meet_speakers();
+    if (all_met() || deadline.expired()) break;
+    pollfd arrivals{.fd = inbox_->fd(), .events = POLLIN, .revents = 0};
+    (void)::poll(&arrivals, 1, std::min(deadline.poll_millis(), kMeetingMillis));
+  }
+  on_lost_ = nullptr;
+}
+
 void Monitor::Watcher::say_goodbye() {
   own_pulse().gone.store(1);
+  for (int i = 0; i < domain_.size(); ++i) {
+    const Rank rank = domain_.rank_of(i);
+    if (rank != own_ && lives(rank) && pulses_[static_cast<std::size_t>(i)]->gone.load() != 0)
+      see_leave(rank);
+  }
   const Deadline deadline = clock_.in(kGoodbyeLimit);
+  if (door_ != nullptr && speaker_of(host_of(own_)) == own_) meet_before_leaving(deadline);
   for (const auto& [host, socket] : sockets_) socket->say_goodbye(deadline);
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "lockstep/backend/native/monitor.h"
@@ -46,9 +47,11 @@ class Monitor::Watcher {
 
   void look_for_dead_neighbours();
   void look_at_neighbours();
+  void see_leave(Rank rank);
   void read_the_speaker();
   void meet_speakers();
   void look_whether_it_is_there(Rank speaker);
+  void meet_before_leaving(const Deadline& deadline);
   void listen_to_speakers();
   void blame_silent_hosts();
   void lose(Rank rank, Failure failure);
@@ -71,6 +74,7 @@ class Monitor::Watcher {
   std::vector<bool> left_;  // by rank
   // By host: the socket to its speaker, how often it was heard, and when a connection was tried last.
   std::map<int, std::unique_ptr<WatchSocket>> sockets_;
+  std::set<int> met_;                // the hosts of whose speakers there was one
   std::vector<std::int64_t> heard_;  // by position in hosts_
   base::BeatWatch others_;
   std::map<int, base::TimePoint> tried_;

@@ -245,6 +245,24 @@ TEST(World, ATimeoutNamesWhoIsMissingOnEveryRank) {
   }));
 }
 
+// Rank 0 waits for 1 or 2, which waits for 3: none of these is missing.
+TEST(World, ATimeoutBetweenHostsNamesWhoIsInNoOperation) {
+  EXPECT_OK(ProcessWorld{4}.run([](const SpawnedRank& rank) {
+    const auto world = join_on_two_hosts(rank, 2);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    store::Store& store = *world->rendezvous().store;
+    if (rank.rank.value != 3) {
+      std::vector<float> data(1000);
+      const Status late = all_reduce(world->group(), std::span(data), ReduceOp::kSum,
+                                     {.deadline = Clock::steady().in(200ms)});
+      EXPECT_THAT(late, StatusIs(Code::kTimeout, HasSubstr("waited for rank 3")));
+      EXPECT_THAT(late.cause().missing, ElementsAre(Rank{3}));
+    }
+    ASSERT_OK(store.barrier("all have seen it", WorldSize{4}));
+  }));
+}
+
 TEST(World, InAForkedChildEveryOperationIsRefused) {
   EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
     auto world = join(rank);
@@ -274,7 +292,9 @@ TEST(World, AnAbortIsHeardByEveryRank) {
       world->group().abort(Status::aborted("the user's hook threw", {.failure = Failure::kRemoteError}));
       return;
     }
-    EXPECT_THAT(barrier(world->group()), StatusIs(Code::kAborted, HasSubstr("the user's hook threw")));
+    const Status heard = barrier(world->group());
+    EXPECT_THAT(heard, StatusIs(Code::kAborted, HasSubstr("rank 0 said: the user's hook threw")));
+    EXPECT_EQ(heard.cause().peer, Rank{0});
   }));
 }
 

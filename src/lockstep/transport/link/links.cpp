@@ -68,7 +68,8 @@ Result<Links::Pair*> Links::pair_with(int peer, const Deadline& deadline) {
                          deadline);
     if (!arrival.ok()) {
       Cause cause = arrival.status().cause();
-      cause.peer = rank;
+      const bool own_fault = cause.failure == Failure::kNoDescriptors || cause.failure == Failure::kNoMemory;
+      cause.peer = own_fault ? options_.ranks[static_cast<std::size_t>(options_.position)] : rank;
       // A door is open as long as its process lives.
       if (cause.failure == Failure::kNobodyListens) cause.failure = Failure::kPeerDied;
       if (cause.failure == Failure::kNone) cause.failure = Failure::kPeerUnreachable;
@@ -225,11 +226,12 @@ void Links::abort(const Status& why) {
 
 void Links::spread_news(const std::vector<std::vector<int>>& members, const Status& why) const {
   for (const std::vector<int>& list : members) {
+    const Deadline deadline = Clock::steady().in(kNewsLimit);
     for (const int peer : list) {
       const Status told = bring_news({.identity = options_.identity,
                                       .group = options_.group,
                                       .addresses = options_.addresses[static_cast<std::size_t>(peer)]},
-                                     why, Clock::steady().in(kNewsLimit));
+                                     why, deadline);
       if (told.ok()) break;
     }
   }

@@ -85,7 +85,7 @@ class Links {
 
   // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent.
   void abort(const Status& why);
-  // Tells the first member of each list that can be reached. Takes a second for one that cannot.
+  // Tells the first member of each list that can be reached. Takes at most a second for each list.
   void spread_news(const std::vector<std::vector<int>>& members, const Status& why) const;
   // The same for a member that leaves; the stamp is of its last operation.
   void leave();
