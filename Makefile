@@ -2,10 +2,12 @@
 
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
+CHAOS_POINTS ?= 200
+CHAOS_SEED ?= 1
 REPORTS := $(CURDIR)/build/reports
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz bench install package clean format release
+.PHONY: help demo test check fuzz chaos bench install package clean format release
 
 help:          ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +27,12 @@ fuzz:          ## run each fuzzer for FUZZ_SECONDS (60)
 	cmake --preset fuzz
 	cmake --build --preset fuzz
 	tools/fuzz.sh $(FUZZ_SECONDS)
+
+chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport; seed CHAOS_SEED (1)
+	@mkdir -p $(REPORTS)
+	tests/chaos/chaos.py --rank-program build/release/tests/chaos_rank --command build/release/bin/lockstep \
+	  --jumping-clock $(CURDIR)/build/release/lib/libjumping_clock.so --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
+	  --json $(REPORTS)/chaos.json --markdown $(REPORTS)/chaos.md
 
 bench:         ## run the benchmarks and print their tables
 	tools/setup.sh build bench

@@ -60,6 +60,18 @@ class TwoHosts:
     def cut(self):
         ip("-n", self.spaces[0], "link", "set", self.wires[0], "down")
 
+    def cut_one_way(self, host):
+        """What that host sends is lost; what is sent to it arrives."""
+        ip("-n", self.spaces[host], "neighbour", "replace", ADDRESSES[1 - host], "lladdr", "02:00:00:00:00:01", "dev",
+           self.wires[host], "nud", "permanent")
+
+    def mend(self):
+        """Undoes every cut."""
+        ip("-n", self.spaces[0], "link", "set", self.wires[0], "up")
+        for host in (0, 1):
+            subprocess.run(["ip", "-n", self.spaces[host], "neighbour", "delete", ADDRESSES[1 - host], "dev",
+                            self.wires[host]], capture_output=True, timeout=30)
+
 
 def probe():
     try:

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Injects faults into worlds of real processes and checks what every rank hears of them.
+
+    chaos.py --rank-program FILE --command FILE [--points N] [--seed S] [--case NAME ...] [--world N ...]
+             [--transport shm|tcp ...] [--point I] [--json FILE] [--markdown FILE] [--show]
+
+--points is per case, world and transport. One point is repeated by its --case, --world, --transport, --seed and --point;
+every complaint ends with that command. --show prints the plans and runs nothing. Exit status 1 if anything was not as
+it must be: a wrong or missing error, a hang, a leak, or more than one point in a hundred later than its bound.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shlex
+import sys
+import time
+
+import cases
+import places
+import worlds
+from places import TIME_FACTOR, cgroups, within
+
+
+@dataclasses.dataclass
+class Row:
+    """What came of all points of one case in one world."""
+    case: str
+    row: str
+    world: int
+    transport: str
+    bound_s: float
+    injected: int = 0
+    as_required: int = 0
+    late: int = 0
+    hangs: int = 0
+    leaks: int = 0
+    latencies: list = dataclasses.field(default_factory=list)
+
+    @property
+    def worst(self):
+        return max(self.latencies, default=None)
+
+    def quantile(self, part):
+        ordered = sorted(self.latencies)
+        return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else None
+
+    def is_good(self):
+        return (self.as_required == self.injected and self.hangs == 0 and self.leaks == 0 and
+                self.late <= self.injected // 100)
+
+    def as_json(self):
+        return {"row": self.row, "case": self.case, "world": self.world, "transport": self.transport,
+                "injected": self.injected, "as_required": self.as_required, "bound_s": self.bound_s,
+                "median_s": self.quantile(0.5), "p99_s": self.quantile(0.99), "worst_s": self.worst,
+                "late": self.late, "hangs": self.hangs, "leaks": self.leaks}
+
+
+def seconds(value):
+    return "-" if value is None else f"{value * 1000:.0f} ms"
+
+
+def table(rows):
+    """The summary, as Markdown."""
+    lines = ["| row | case | world | over | injected | as required | bound | p99 | worst | late | hangs | leaks |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        lines.append(f"| {row.row} | {row.case} | {row.world} | {row.transport} | {row.injected} | {row.as_required} | "
+                     f"{seconds(row.bound_s)} | {seconds(row.quantile(0.99))} | {seconds(row.worst)} | {row.late} | "
+                     f"{row.hangs} | {row.leaks} |")
+    return "\n".join(lines)
+
+
+class Driver:
+    def __init__(self, options, place):
+        self.options, self.place = options, place
+        self.done, self.bad = 0, 0
+
+    def repeat_command(self, plan):
+        words = [sys.executable, sys.argv[0], "--rank-program", self.options.rank_program, "--command",
+                 self.options.command, "--case", plan.case, "--world", plan.world, "--transport", plan.transport,
+                 "--seed", self.options.seed, "--point", plan.point]
+        if self.options.jumping_clock:
+            words += ["--jumping-clock", self.options.jumping_clock]
+        return shlex.join(map(str, words))
+
+    def run_point(self, case, plan, row):
+        with contextlib.ExitStack() as stack:
+            cgroup = stack.enter_context(cgroups.Cgroup(plan.memory)) if plan.memory else None
+            outcome = worlds.run(plan, self.options.rank_program, self.place, cgroup)
+        complaints = case.judge(plan, outcome)
+        latency = None if outcome.hang else case.latency(plan, outcome)
+        row.injected += 1
+        row.bound_s = plan.bound
+        row.as_required += not complaints
+        if latency is not None:
+            row.latencies.append(latency)
+            row.late += latency > within(plan.bound)
+        hangs = outcome.hang or (latency is not None and latency > 3 * within(plan.bound))
+        row.hangs += hangs
+        row.leaks += bool(outcome.leaks)
+        if latency is not None and latency > within(plan.bound):
+            complaints.append(f"it took {latency:.3f} s, and may take {within(plan.bound):.3f} s")
+        complaints += [f"left behind: {leak}" for leak in outcome.leaks]
+        if complaints:
+            self.bad += 1
+            self.complain(plan, outcome, complaints)
+
+    def complain(self, plan, outcome, complaints):
+        print(f"\n{plan.case} (world {plan.world}, {plan.transport}, point {plan.point}): {plan.fault} on {plan.victims} "
+              f"in step {plan.step} after {plan.delay_us} us, {plan.first} on the first host {plan.cut}")
+        for complaint in complaints:
+            print(f"  {complaint}")
+        if self.options.verbose:
+            for rank, events in enumerate(outcome.events):
+                for event in events:
+                    print(f"    rank {rank}: {json.dumps(event)}")
+                print(f"    rank {rank} stderr: {outcome.errors[rank]}")
+        print(f"  again: {self.repeat_command(plan)}", flush=True)
+
+    def progress(self, total, row):
+        self.done += 1
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{self.done}/{total} points, {self.bad} bad; {row.case} world {row.world} {row.transport}"
+                             f" {row.injected}   ")
+            sys.stderr.flush()
+
+    def run(self, chosen):
+        """`chosen`: (case, world, transport, points)."""
+        total = sum(len(points) for *_, points in chosen)
+        rows = []
+        for case, world, transport, points in chosen:
+            row = Row(case.name, case.row, world, transport, 0)
+            began = time.monotonic()
+            for point in points:
+                plan = cases.plan_of(case, self.options.seed, world, transport, point)
+                self.run_point(case, plan, row)
+                self.progress(total, row)
+            rows.append(row)
+            if not sys.stderr.isatty() and not self.options.quiet:
+                print(f"{self.done}/{total} {case.name} world {world} {transport}: {row.as_required}/{row.injected} as "
+                      f"required, worst {seconds(row.worst)}, {time.monotonic() - began:.1f} s", flush=True)
+        return rows
+
+
+def choose(options, place):
+    """Which points of which cases."""
+    chosen = []
+    for case in cases.all_cases(options.jumping_clock):
+        if options.case and case.name not in options.case:
+            continue
+        if case.needs_cgroup and not cgroups.probe():
+            print(f"{case.name} needs a memory cgroup of its own, which cannot be made here")
+            continue
+        count = options.points if options.exact else max(1, math.ceil(options.points / case.cost))
+        points = [options.point] if options.point is not None else range(count)
+        for transport in case.transports:
+            if transport not in place.transports:
+                print(f"{case.name} over {transport} needs network namespaces, which cannot be made here")
+            elif not options.transport or transport in options.transport:
+                chosen += [(case, world, transport, points) for world in options.world or cases.WORLDS]
+    return chosen
+
+
+def short_form(options, place):
+    """One point of each case, by turns over shared memory and TCP, in small worlds: a few seconds in all."""
+    chosen = []
+    for index, case in enumerate(cases.all_cases(options.jumping_clock)):
+        if case.needs_cgroup and not cgroups.probe():
+            continue
+        transports = [transport for transport in case.transports if transport in place.transports]
+        if transports:
+            chosen.append((case, (2, 4)[index // 2 % 2], transports[index % len(transports)], range(1)))
+    return chosen
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rank-program", required=True, type=os.path.abspath)
+    parser.add_argument("--command", required=True, type=os.path.abspath)
+    parser.add_argument("--jumping-clock", default="")
+    parser.add_argument("--points", type=int, default=200)
+    parser.add_argument("--exact", action="store_true", help="--points also for cases whose points take seconds")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--case", action="append")
+    parser.add_argument("--world", action="append", type=int)
+    parser.add_argument("--transport", action="append")
+    parser.add_argument("--point", type=int)
+    parser.add_argument("--short", action="store_true", help="one point of each case")
+    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--verbose", action="store_true", help="with a complaint, all that the ranks have said")
+    parser.add_argument("--json")
+    parser.add_argument("--markdown")
+    options = parser.parse_args()
+    with places.Place(options.command) as place:
+        chosen = short_form(options, place) if options.short else choose(options, place)
+        if options.show:
+            for case, world, transport, points in chosen:
+                for point in points:
+                    print(json.dumps(dataclasses.asdict(cases.plan_of(case, options.seed, world, transport, point))))
+            return 0
+        rows = Driver(options, place).run(chosen)
+    print("\n" + table(rows))
+    good = all(row.is_good() for row in rows)
+    total = sum(row.injected for row in rows)
+    print(f"\n{total} faults injected, {sum(row.as_required for row in rows)} as required, "
+          f"{sum(row.hangs for row in rows)} hangs, {sum(row.leaks for row in rows)} leaks, "
+          f"{sum(row.late for row in rows)} late; seed {options.seed}, bounds x {TIME_FACTOR:g}")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"seed": options.seed, "points": options.points, "cores": os.cpu_count(), "time_factor": TIME_FACTOR,
+                       "rows": [row.as_json() for row in rows]}, file, indent=1)
+    if options.markdown:
+        with open(options.markdown, "w") as file:
+            file.write(table(rows) + "\n")
+    return 0 if good and rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+#include "scenes.h"
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "lockstep/backend/operations.h"
+#include "report.h"
+#include "steps.h"
+
+namespace lockstep::chaos {
+namespace {
+
+std::vector<Rank> everyone(const World& world) {
+  std::vector<Rank> ranks;
+  for (int i = 0; i < world.size().value; ++i) ranks.emplace_back(i);
+  return ranks;
+}
+
+std::unique_ptr<Backend> make_group(World& world, const Plan& plan, const char* name) {
+  auto group = world.new_group(everyone(world), {.name = name, .timeout = plan.timeout});
+  if (!group.ok()) report("failed", to_json(group.status()));
+  return group.ok() ? std::move(*group) : nullptr;
+}
+
+void finish(const Status& status) {
+  if (status.ok()) {
+    report("finished");
+  } else {
+    report(is_wrong(status) ? "wrong" : "failed", to_json(status));
+  }
+}
+
+}  // namespace
+
+void play_destroy(const Plan& plan, World& world) {
+  std::unique_ptr<Backend> group = make_group(world, plan, "doomed");
+  if (!group) return;
+  const bool victim = plan.is_victim(world.rank());
+  Status status;
+  for (int k = 0; k < plan.steps && status.ok(); ++k) {
+    std::vector<WorkPtr> works;
+    for (int i = 0; i < 3; ++i) {
+      const auto data = std::make_shared<std::vector<float>>(100'000);
+      const ByteSpan bytes = bytes_of(*data);
+      works.push_back(group->start(
+          {.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .outputs = {&bytes, 1}}, {.keep = data}));
+    }
+    if (victim && k == plan.step) {
+      std::this_thread::sleep_for(plan.delay);
+      report("inject");
+      group.reset();
+      for (const WorkPtr& work : works) report("pending", to_json(work->wait()));
+      return report("destroyed");
+    }
+    for (const WorkPtr& work : works) {
+      if (status.ok()) status = work->wait();
+    }
+  }
+  finish(status);
+}
+
+void play_opposite_order(const Plan& plan, World& world) {
+  const std::unique_ptr<Backend> first = make_group(world, plan, "first");
+  const std::unique_ptr<Backend> second = make_group(world, plan, "second");
+  if (!first || !second) return;
+  const bool turned = plan.is_victim(world.rank());
+  Backend& early = turned ? *second : *first;
+  Backend& late = turned ? *first : *second;
+  const auto loop = [&](Backend& group, std::uint64_t seed) {
+    Status status;
+    for (int k = 0; k < plan.step && status.ok(); ++k)
+      status = run_step(world, group, step_of(seed, k, world.size()));
+    return status;
+  };
+  Status of_other;
+  std::thread other([&] { of_other = loop(*second, plan.seed + 1); });
+  const Status of_this = loop(*first, plan.seed);
+  other.join();
+  if (!of_this.ok() || !of_other.ok()) return finish(of_this.ok() ? of_other : of_this);
+  report("inject");
+  Status status = barrier(early);
+  if (status.ok()) status = barrier(late);
+  finish(status);
+  // Whoever leaves would be the next error of those who still wait.
+  (void)world.rendezvous().store->barrier("all have heard", world.size());
+}
+
+}  // namespace lockstep::chaos

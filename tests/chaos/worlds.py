@@ -1,0 +1,214 @@
+"""Runs one world of ranks with one fault in it, and says what every rank has said."""
+
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+
+from places import Scratch, StoreProcess, shared_names, within
+
+JOIN_SECONDS = 20  # what a world may take to start, on a busy machine
+LAST_WORDS = 20  # how long ranks may take to end once they have heard the failure
+
+
+@dataclasses.dataclass
+class Plan:
+    """One injection. Everything in it follows from the seed."""
+    case: str
+    world: int
+    transport: str
+    point: int
+    fault: str
+    victims: list
+    step: int  # -1: while joining; `steps`: while leaving
+    delay_us: int
+    steps: int
+    seed: int
+    first: int  # so many ranks on the first of two hosts
+    stall_ms: int = 5000
+    timeout_ms: int = 60000
+    bound: float = 1.0  # seconds from the injection to the last survivor's error
+    options: tuple = ()  # for the ranks
+    variables: dict = dataclasses.field(default_factory=dict)
+    memory: int = 0  # of the victims' cgroup; 0 for none
+    cut: str = ""  # by the driver: "both", "first", "second", "silent"
+    resume_after: float = -1  # SIGCONT so long after the stop; -1: when the others have gone on
+    storm: bool = False  # the driver kills all
+
+    def survivors(self):
+        return [rank for rank in range(self.world) if rank not in self.victims]
+
+    def host_of(self, rank):
+        return 0 if self.transport == "shm" or rank < self.first else 1
+
+
+class RankProcess:
+    def __init__(self, plan, rank, program, place, store, scratch, cgroup):
+        arguments = {"seed": plan.seed, "steps": plan.steps, "fault": plan.fault,
+                     "victims": ",".join(map(str, plan.victims)), "step": plan.step, "delay-us": plan.delay_us,
+                     "stall-ms": int(plan.stall_ms), "timeout-ms": int(plan.timeout_ms)}
+        words = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
+        environment = scratch.environment(
+            RANK=str(rank), WORLD_SIZE=str(plan.world), LOCKSTEP_STORE=store.address, LOCKSTEP_JOB_ID="chaos",
+            LOCKSTEP_SECRET_FILE=store.secret,
+            **{"LOCKSTEP_TIMEOUT": str(within(JOIN_SECONDS)), **plan.variables})
+        self.process = subprocess.Popen(
+            [*place.prefix(plan.host_of(rank)), program, *words, *plan.options], env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=cgroup.enter if cgroup and rank in plan.victims else None)
+        self.rank, self.events, self.rest, self.errors = rank, [], b"", b""
+
+    def take(self, stream, chunk):
+        if stream == "err":
+            self.errors += chunk
+            return
+        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        self.events += [json.loads(line) for line in lines]
+
+    def event(self, name):
+        return next((event for event in self.events if event["event"] == name), None)
+
+    def has_ended(self):
+        return self.process.poll() is not None
+
+    def clean_up(self):
+        if not self.has_ended():
+            self.process.kill()
+            self.process.send_signal(signal.SIGCONT)
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
+
+
+@dataclasses.dataclass
+class Outcome:
+    events: list  # by rank
+    errors: list  # what each wrote to stderr
+    statuses: list  # exit statuses, as subprocess gives them
+    injected: float = 0  # seconds on the monotonic clock; 0 if it never happened
+    hang: bool = False
+    leaks: list = dataclasses.field(default_factory=list)
+    started: float = 0  # seconds from the start until all had joined
+    took: float = 0  # seconds from the injection until all had ended
+
+    def event(self, rank, name):
+        return next((event for event in self.events[rank] if event["event"] == name), None)
+
+    def failure(self, rank):
+        return self.event(rank, "failed") or self.event(rank, "wrong")
+
+
+class Conductor:
+    """What the driver itself does while a world runs."""
+
+    def __init__(self, plan, ranks, place):
+        self.plan, self.ranks, self.place = plan, ranks, place
+        self.injected = 0.0
+        self.joined_at = 0.0
+        self.stopped_at = 0.0
+        self.done = set()
+
+    def all_have(self, name, who):
+        return all(self.ranks[rank].event(name) or self.ranks[rank].has_ended() for rank in who)
+
+    def look(self):
+        plan, now = self.plan, time.monotonic()
+        marks = [rank.event("inject")["at"] / 1e9 for rank in self.ranks if rank.event("inject")]
+        if marks:
+            self.injected = max(marks)
+        if not self.joined_at and all(rank.event("joined") for rank in self.ranks):
+            self.joined_at = now
+        due = self.joined_at and now >= self.joined_at + plan.delay_us / 1e6
+        if plan.cut and due and self.once("cut"):
+            self.cut()
+        if plan.storm and (now >= self.began + plan.delay_us / 1e6) and self.once("storm"):
+            self.injected = time.monotonic()
+            for rank in self.ranks:
+                rank.process.kill()
+        if plan.fault == "stop" and marks:
+            if plan.resume_after >= 0:
+                resume = now >= self.injected + plan.resume_after
+            else:
+                resume = self.all_have("half", plan.survivors()) or self.all_have("end", plan.survivors())
+            if resume and self.once("resume"):
+                for victim in plan.victims:
+                    self.ranks[victim].process.send_signal(signal.SIGCONT)
+        if plan.fault == "sleep" and self.all_have("failed", plan.survivors()) and self.once("wake"):
+            for victim in plan.victims:
+                self.ranks[victim].process.stdin.close()
+
+    began = 0.0
+
+    def once(self, what):
+        new = what not in self.done
+        self.done.add(what)
+        return new
+
+    def cut(self):
+        self.injected = time.monotonic()
+        if self.plan.cut == "both":
+            self.place.pair.cut()
+        for host, name in enumerate(("first", "second")):
+            if self.plan.cut in (name, "silent"):
+                self.place.pair.cut_one_way(host)
+
+
+def listen(ranks, conductor, limit):
+    """Until every rank has ended, or for `limit(conductor)` seconds on the monotonic clock."""
+    with selectors.DefaultSelector() as selector:
+        for rank in ranks:
+            for name in ("out", "err"):
+                pipe = rank.process.stdout if name == "out" else rank.process.stderr
+                os.set_blocking(pipe.fileno(), False)
+                selector.register(pipe, selectors.EVENT_READ, (rank, name))
+        while selector.get_map():
+            conductor.look()
+            if time.monotonic() > limit():
+                return False
+            for key, _ in selector.select(0.005):
+                rank, name = key.data
+                chunk = os.read(key.fd, 65536)
+                if chunk:
+                    rank.take(name, chunk)
+                else:
+                    selector.unregister(key.fileobj)
+    return True
+
+
+def run(plan, program, place, cgroup=None):
+    """Runs the plan and cleans up; nothing of it is left, or the outcome says what was."""
+    names, scratch = shared_names(), Scratch()
+    began = time.monotonic()
+    store = StoreProcess(place, plan.transport, scratch.folder.name, scratch.environment())
+    ranks = []
+    try:
+        for rank in range(plan.world):
+            ranks.append(RankProcess(plan, rank, program, place, store, scratch, cgroup))
+        conductor = Conductor(plan, ranks, place)
+        conductor.began = time.monotonic()
+
+        def limit():
+            base = max(conductor.injected, began + within(JOIN_SECONDS))
+            return base + 3 * within(plan.bound) + within(LAST_WORDS)
+
+        in_time = listen(ranks, conductor, limit)
+        took = time.monotonic() - (conductor.injected or conductor.joined_at or began)
+        outcome = Outcome([rank.events for rank in ranks], [rank.errors.decode(errors="replace") for rank in ranks], [],
+                          conductor.injected, not in_time, took=took)
+        if conductor.joined_at:
+            outcome.started = conductor.joined_at - began
+    finally:
+        for rank in ranks:
+            rank.clean_up()
+        store.end()
+        if plan.cut:
+            place.pair.mend()
+    outcome.statuses = [rank.process.returncode for rank in ranks]
+    outcome.leaks = scratch.leaks(place, names)
+    return outcome
