@@ -67,7 +67,9 @@ struct WorldOptions {
   WithoutSharedMemory without_shared_memory = WithoutSharedMemory::kFail;
   Privacy privacy = Privacy::kIntegrity;
   // Performance.
-  Bytes staging = Bytes::mib(1);  // per group and rank, twice; the same on all ranks
+  // Per group and rank, twice; four times as much where several ranks of each host talk to another one. The
+  // same on all ranks.
+  Bytes staging = Bytes::mib(1);
   // Threads that a rank uses for a large operation, the calling one included; else what cores are left over.
   std::optional<int> threads = {};
   int streams = 1;                         // sockets between two ranks of different hosts

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/collective/local_round.h"
-#include "lockstep/collective/slices.h"
-
 namespace lockstep::collective {
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{128} << 10;  // bytes of carry
-constexpr std::size_t kAhead = 8;                       // chunks that may be under way
+constexpr std::size_t kChunk = std::size_t{64} << 10;  // bytes of carry
+constexpr std::size_t kAhead = 16;                     // chunks that may be under way
 
 }  // namespace
 
@@ -33,34 +30,84 @@ Chain::Chain(Spanning& spanning, ByteView input, ByteSpan output, int until)
   if (spanning.host() + 1 < hosts_) next_ = hosts[static_cast<std::size_t>(spanning.host()) + 1][lane];
 }
 
+std::size_t Chain::window() const {
+  const std::size_t grain = 64 * element_;
+  return spanning_.communicator_.board().staging().size() / grain * grain;
+}
+
+// The chunks of our slice of the window that begins at `from`; the result of the slice's first one lies at
+// `to`. In elements.
+std::vector<Chain::Piece> Chain::pieces_of(Slice slice, std::size_t from, std::size_t to) const {
+  std::vector<Piece> pieces;
+  for (std::size_t at = slice.begin; at < slice.end; at += chunk_)
+    pieces.push_back({from + at, to + at - slice.begin, std::min(chunk_, slice.end - at)});
+  return pieces;
+}
+
 Status Chain::run() {
   const auto& hosts = spanning_.layout_.hosts;
-  const bool staged =
-      std::any_of(hosts.begin(), hosts.end(), [](const auto& members) { return members.size() > 1; });
-  if (!staged) {
+  const bool alone =
+      std::none_of(hosts.begin(), hosts.end(), [](const auto& members) { return members.size() > 1; });
+  if (alone) {
     const double factor = spanning_.factor_;
     const std::byte* const source = input_.data();
     // A host that only passes the result on has no place for it.
     Buffer passing;
     if (output_.empty() && spanning_.host() >= until_) passing.resize(input_.size());
     const ByteSpan result = output_.empty() ? ByteSpan(passing) : output_;
-    return run_lane({&source, 1}, {&factor, 1}, result, input_.size() / element_);
+    return run_lane({&source, 1}, {&factor, 1}, result, {}, pieces_of({0, input_.size() / element_}, 0, 0));
   }
-  const std::size_t grain = 64 * element_;
-  const std::size_t window = spanning_.communicator_.board().staging().size() / grain * grain;
-  for (std::size_t at = 0; at < input_.size(); at += window)
-    LOCKSTEP_TRY(run_window(at, std::min(window, input_.size() - at)));
+  const LocalCall call = spanning_.local();
+  LocalRounds rounds(call);
+  for (std::size_t at = 0; at < input_.size(); at += window()) {
+    const std::size_t size = std::min(window(), input_.size() - at);
+    LOCKSTEP_ASSIGN(const std::vector<Exposed> inputs, expose(rounds, at, size));
+    const bool resident =
+        std::all_of(inputs.begin(), inputs.end(), [](const Exposed& peer) { return peer.resident(); });
+    if (resident && input_.data() == output_.data()) return run_direct(rounds, inputs);
+    LOCKSTEP_TRY(run_window(rounds, inputs, at, size));
+  }
   return {};
 }
 
-Status Chain::run_window(std::size_t at, std::size_t size) {
-  const LocalCall call = spanning_.local();
-  LocalRounds rounds(call);
+Result<std::vector<Exposed>> Chain::expose(LocalRounds& rounds, std::size_t at, std::size_t size) {
   LOCKSTEP_TRY(rounds.open());
-  std::memcpy(rounds.staging().data(), input_.data() + at, size);
-  rounds.post_staged(size, size);
-  LOCKSTEP_ASSIGN(const std::vector<Exposed> inputs, rounds.await_all());
+  if (const auto offset = rounds.resident_offset(input_)) {
+    rounds.post_resident(*offset, input_.size(), input_.size());
+  } else {
+    copy_together(spanning_.means_, rounds.staging().first(size), input_.data() + at);
+    rounds.post_staged(size, input_.size());
+  }
+  return rounds.await_all();
+}
 
+Status Chain::run_direct(LocalRounds& rounds, std::span<const Exposed> inputs) {
+  if (spanning_.local_index() < lanes_) {
+    std::vector<const std::byte*> sources;
+    std::vector<double> factors;
+    std::vector<std::byte*> others;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      LOCKSTEP_ASSIGN(std::byte* const bytes, inputs[i].window(0, input_.size()));
+      sources.push_back(bytes);
+      factors.push_back(inputs[i].header.factor);
+      if (static_cast<int>(i) != spanning_.local_index()) others.push_back(bytes);
+    }
+    // The same pieces as on a host that goes by windows.
+    std::vector<Piece> pieces;
+    for (std::size_t at = 0; at < input_.size(); at += window()) {
+      const std::size_t count = std::min(window(), input_.size() - at) / element_;
+      const Slice slice = slice_of(count, element_, lanes_, spanning_.local_index());
+      const std::size_t from = at / element_;
+      const std::vector<Piece> more = pieces_of(slice, from, from + slice.begin);
+      pieces.insert(pieces.end(), more.begin(), more.end());
+    }
+    LOCKSTEP_TRY(run_lane(sources, factors, output_, others, pieces));
+  }
+  return rounds.close(true);
+}
+
+Status Chain::run_window(LocalRounds& rounds, std::span<const Exposed> inputs, std::size_t at,
+                         std::size_t size) {
   LOCKSTEP_TRY(rounds.open());
   const std::size_t count = size / element_;
   const bool comes_by = spanning_.host() >= until_;
@@ -69,13 +116,13 @@ Status Chain::run_window(std::size_t at, std::size_t size) {
     std::vector<const std::byte*> sources;
     std::vector<double> factors;
     for (const Exposed& peer : inputs) {
-      LOCKSTEP_ASSIGN(const std::byte* bytes, peer.window(0, size));
-      sources.push_back(bytes + slice.begin * element_);
+      LOCKSTEP_ASSIGN(const std::byte* bytes, peer.window(at, size));
+      sources.push_back(bytes);
       factors.push_back(peer.header.factor);
     }
     const std::size_t bytes = slice.count() * element_;
-    LOCKSTEP_TRY(
-        run_lane(sources, factors, comes_by ? rounds.staging().first(bytes) : ByteSpan(), slice.count()));
+    LOCKSTEP_TRY(run_lane(sources, factors, comes_by ? rounds.staging().first(bytes) : ByteSpan(), {},
+                          pieces_of(slice, 0, 0)));
     rounds.post_staged(comes_by ? bytes : 0, size);
   } else {
     rounds.post_nothing();
@@ -93,21 +140,21 @@ Status Chain::run_window(std::size_t at, std::size_t size) {
 }
 
 Status Chain::run_lane(std::span<const std::byte* const> sources, std::span<const double> factors,
-                       ByteSpan result, std::size_t count) {
+                       ByteSpan result, std::span<std::byte* const> others,
+                       const std::vector<Piece>& pieces) {
   const Deadline& deadline = spanning_.deadline_;
   const bool first = previous_ < 0;
   const bool last = next_ < 0;
   const bool passes_back = spanning_.host() > until_;
-  const std::size_t chunks = (count + chunk_ - 1) / chunk_;
-  const auto elements = [&](std::size_t c) { return std::min(chunk_, count - c * chunk_); };
+  const std::size_t chunks = pieces.size();
   const auto result_of = [&](std::size_t c) {
-    return result.subspan(c * chunk_ * element_, elements(c) * element_);
+    return result.subspan(pieces[c].to * element_, pieces[c].count * element_);
   };
   const std::size_t ring = std::min(chunks, kAhead) * chunk_ * carry_;
   Buffer coming(first ? 0 : ring);
   Buffer going(last ? 0 : ring);
   const auto slot = [&](Buffer& in, std::size_t c) {
-    return ByteSpan(in).subspan(c % kAhead * chunk_ * carry_, elements(c) * carry_);
+    return ByteSpan(in).subspan(c % kAhead * chunk_ * carry_, pieces[c].count * carry_);
   };
 
   std::vector<Ticket> carried;
@@ -122,7 +169,10 @@ Status Chain::run_lane(std::span<const std::byte* const> sources, std::span<cons
   for (std::size_t c = 0; !last && !result.empty() && c < chunks; ++c) {
     LOCKSTEP_ASSIGN(results.emplace_back(), links_.recv(next_, result_of(c), deadline));
   }
-  const auto pass_back = [&](std::size_t c) -> Status {
+  // A result that has come, or was made here.
+  const auto pass_on = [&](std::size_t c) -> Status {
+    for (std::byte* const other : others)
+      std::memcpy(other + pieces[c].to * element_, result_of(c).data(), result_of(c).size());
     if (!passes_back) return {};
     LOCKSTEP_ASSIGN(passed.emplace_back(), links_.send(previous_, result_of(c), deadline));
     return links_.progress();
@@ -138,28 +188,42 @@ Status Chain::run_lane(std::span<const std::byte* const> sources, std::span<cons
   }
   if (!last) how.result = Fold::Form::kCarry;
   std::size_t back = 0;  // results that have come, and gone on
+  const auto pass_on_what_has_come = [&]() -> Status {
+    for (; back < results.size() && links_.done(results[back]); ++back) LOCKSTEP_TRY(pass_on(back));
+    return {};
+  };
+  // The host before may wait for results before it sends the next carry.
+  const auto wait_for_carry = [&](std::size_t c) -> Status {
+    while (!links_.done(carried[c])) {
+      std::vector<Ticket> either{carried[c]};
+      if (back < results.size()) either.push_back(results[back]);
+      LOCKSTEP_TRY(links_.wait_for_one(either, deadline));
+      LOCKSTEP_TRY(pass_on_what_has_come());
+    }
+    return {};
+  };
   for (std::size_t c = 0; c < chunks; ++c) {
     std::vector<const std::byte*> from;
     if (!first) {
-      LOCKSTEP_TRY(links_.wait(carried[c], deadline));
+      LOCKSTEP_TRY(wait_for_carry(c));
       from.push_back(slot(coming, c).data());
     }
-    for (const std::byte* source : sources) from.push_back(source + c * chunk_ * element_);
+    for (const std::byte* source : sources) from.push_back(source + pieces[c].from * element_);
     if (!last && c >= kAhead) LOCKSTEP_TRY(links_.wait(sent[c - kAhead], deadline));
     std::byte* const to = last ? result_of(c).data() : slot(going, c).data();
-    fold(how, from, {&to, 1}, elements(c));
+    fold(how, from, {&to, 1}, pieces[c].count);
     if (!first && c + kAhead < chunks) LOCKSTEP_TRY(expect_carry(c + kAhead));
     if (last) {
-      LOCKSTEP_TRY(pass_back(c));
+      LOCKSTEP_TRY(pass_on(c));
       continue;
     }
     LOCKSTEP_ASSIGN(sent.emplace_back(), links_.send(next_, slot(going, c), deadline));
     LOCKSTEP_TRY(links_.progress());
-    for (; back < results.size() && links_.done(results[back]); ++back) LOCKSTEP_TRY(pass_back(back));
+    LOCKSTEP_TRY(pass_on_what_has_come());
   }
   for (; back < results.size(); ++back) {
     LOCKSTEP_TRY(links_.wait(results[back], deadline));
-    LOCKSTEP_TRY(pass_back(back));
+    LOCKSTEP_TRY(pass_on(back));
   }
   for (const Ticket& ticket : sent) LOCKSTEP_TRY(links_.wait(ticket, deadline));
   for (const Ticket& ticket : passed) LOCKSTEP_TRY(links_.wait(ticket, deadline));

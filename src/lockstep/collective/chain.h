@@ -8,12 +8,16 @@
 //   back    the result goes down again, to host `until`.
 //   share   inside a host, the lanes' slices are shown to all ranks.
 // A slice travels in chunks, so that all hosts work at the same time. Where every host has one rank a window
-// is all there is, and nothing is staged; else it is what the Board stages. Bytes: S per host and direction
-// at the ends, twice that in between; scratch: kAhead chunks.
+// is all there is, and nothing is staged; else it is what the Board stages. On a host where the buffers of
+// all ranks are resident the windows follow each other without a pause, and lanes write the result to all
+// buffers themselves. Bytes: S per host and direction at the ends, twice that in between; scratch: kAhead
+// chunks.
 #pragma once
 
 #include <vector>
 
+#include "lockstep/collective/local_round.h"
+#include "lockstep/collective/slices.h"
 #include "lockstep/collective/spanning.h"
 
 namespace lockstep::collective {
@@ -27,11 +31,22 @@ class Chain {
  private:
   using Ticket = transport::link::Links::Ticket;
 
-  Status run_window(std::size_t at, std::size_t size);
-  // Folds `count` elements of the sources along the chain; the result lies in `result`, which is empty where
-  // it does not come by.
+  // Elements that travel together: where they lie in the sources, and in the result.
+  struct Piece {
+    std::size_t from = 0;
+    std::size_t to = 0;
+    std::size_t count = 0;
+  };
+
+  std::size_t window() const;  // bytes
+  std::vector<Piece> pieces_of(Slice slice, std::size_t from, std::size_t to) const;
+  Result<std::vector<Exposed>> expose(LocalRounds& rounds, std::size_t at, std::size_t size);
+  Status run_direct(LocalRounds& rounds, std::span<const Exposed> inputs);
+  Status run_window(LocalRounds& rounds, std::span<const Exposed> inputs, std::size_t at, std::size_t size);
+  // Folds the pieces of the sources along the chain; the result lies in `result`, which is empty where it
+  // does not come by, and is copied to the same places of the `others`.
   Status run_lane(std::span<const std::byte* const> sources, std::span<const double> factors, ByteSpan result,
-                  std::size_t count);
+                  std::span<std::byte* const> others, const std::vector<Piece>& pieces);
 
   Spanning& spanning_;
   transport::link::Links& links_;

@@ -29,6 +29,9 @@ using transport::shm::Segment;
 constexpr Logger kLog("backend");
 constexpr Duration kLinkSpin = 50us;
 
+// What a window of a chain between hosts is worth of staging on one: at the end of each the wire is idle.
+constexpr std::uint64_t kChainWindows = 4;
+
 // Equal for ranks that share memory.
 std::vector<int> label_hosts(const store::Members& members) {
   std::vector<int> labels;
@@ -205,6 +208,11 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
   return size().value > 1 ? mail_->open(deadline) : Status();
 }
 
+Bytes NativeWorld::staging_of(const Layout& layout) const {
+  const bool chained = layout.host_count() > 1 && layout.size() > layout.host_count();
+  return chained ? Bytes{kChainWindows * options_.staging.value} : options_.staging;
+}
+
 transport::shm::Patience NativeWorld::patience() const {
   return transport::shm::Patience::for_occupancy(rendezvous_.local_size, base::usable_cores());
 }
@@ -331,7 +339,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
                                        .members = {},
                                        .look = [this, &members] { return first_lost(members); },
                                        .merge = layout.host_count() > 1 ? transport::kMergeFailures : 0s,
-                                       .staging = options_.staging,
+                                       .staging = staging_of(layout),
                                        .patience = patience()};
   const std::vector<int>& here = layout.neighbours_of(position);
   for (const int at : here) {

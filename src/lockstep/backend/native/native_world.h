@@ -56,6 +56,8 @@ class NativeWorld final : public World {
   // Why a group of them cannot be made; ok if nobody is lost.
   Status first_lost(const std::vector<Rank>& members) const;
   transport::shm::Patience patience() const;
+  // The same on all members.
+  Bytes staging_of(const transport::Layout& layout) const;
   // For groups without one: the same on all members, and no two groups have the same.
   std::string make_name(const std::vector<Rank>& members);
 

@@ -188,12 +188,15 @@ Status Links::sleep(const Deadline& deadline) {
   return options_.look();
 }
 
-Status Links::wait(const Ticket& ticket, const Deadline& deadline) {
+Status Links::wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline) {
+  const auto one_is_done = [&] {
+    return std::any_of(tickets.begin(), tickets.end(), [this](const Ticket& ticket) { return done(ticket); });
+  };
   const Clock& clock = deadline.clock();
   base::TimePoint idle_since = clock.now();
-  while (!done(ticket)) {
+  while (!one_is_done()) {
     LOCKSTEP_ASSIGN(const bool moved, move_all());
-    if (done(ticket)) break;
+    if (one_is_done()) break;
     const base::TimePoint now = clock.now();
     if (moved) {
       idle_since = now;
@@ -201,7 +204,7 @@ Status Links::wait(const Ticket& ticket, const Deadline& deadline) {
     }
     if (now - idle_since < options_.spin) continue;
     if (deadline.expired()) {
-      const Rank rank = options_.ranks[static_cast<std::size_t>(ticket.peer)];
+      const Rank rank = options_.ranks[static_cast<std::size_t>(tickets.front().peer)];
       return Status::timeout(cat("waited for rank ", rank, " until the deadline"),
                              {.failure = Failure::kMissingRanks, .peer = rank, .missing = {rank}});
     }

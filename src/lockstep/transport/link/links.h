@@ -81,7 +81,9 @@ class Links {
   bool done(const Ticket& ticket) const;
   // Moves what can be moved now.
   Status progress();
-  Status wait(const Ticket& ticket, const Deadline& deadline);
+  Status wait(const Ticket& ticket, const Deadline& deadline) { return wait_for_one({&ticket, 1}, deadline); }
+  // Until one of them is done; a timeout names the first.
+  Status wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline);
 
   // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent.
   void abort(const Status& why);
