@@ -71,6 +71,16 @@ Status compare_sizes(const LocalCall& call, std::span<const ByteView> parts,
   return {};
 }
 
+// All parts, if they are of one size and follow each other.
+std::optional<ByteView> side_by_side(std::span<const ByteView> parts) {
+  if (parts.empty()) return std::nullopt;
+  const std::size_t size = parts[0].size();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].size() != size || parts[i].data() != parts[0].data() + i * size) return std::nullopt;
+  }
+  return ByteView(parts[0].data(), size * parts.size());
+}
+
 // Walks through an exposure in windows: every rank exposes `parts` (one, or one for each rank), in each round
 // a window of each part. `use(at, width, peers)` sees the windows that begin at `at` of the parts for us.
 class Pull {
@@ -80,7 +90,10 @@ class Pull {
     for (const ByteView part : parts_) total_ = std::max(total_, part.size());
     const std::size_t grain = 64 * size_of(call.fingerprint.dtype);
     width_ = rounds_.staging_size() / lanes_ / grain * grain;
-    if (parts_.size() == 1) resident_ = rounds_.resident_offset(parts_[0]);
+    if (const auto whole = side_by_side(parts_)) {
+      whole_ = whole->size();
+      resident_ = rounds_.resident_offset(*whole);
+    }
   }
 
   // All ranks are sources: everyone sees every posting in every round.
@@ -126,9 +139,10 @@ class Pull {
     return resident ? rounds_.close(rounds_.index() == root) : Status();
   }
 
-  // Where the window for lane `lane` begins in a posting.
-  std::size_t lane_offset(int lane) const {
-    return lanes_ == 1 ? 0 : static_cast<std::size_t>(lane) * width_;
+  // Where the part for `lane`, or its window, begins in a posting.
+  std::size_t lane_offset(int lane, const Exposed& from) const {
+    if (lanes_ == 1) return 0;
+    return static_cast<std::size_t>(lane) * (from.resident() ? from.header.total : width_);
   }
 
  private:
@@ -139,7 +153,7 @@ class Pull {
       return {};
     }
     if (resident_) {
-      rounds_.post_resident(*resident_, parts_[0].size(), total_);
+      rounds_.post_resident(*resident_, whole_, total_);
       return {};
     }
     const ByteSpan staging = rounds_.staging();
@@ -160,6 +174,7 @@ class Pull {
   std::size_t lanes_;
   std::size_t width_ = 0;
   std::size_t total_ = 0;
+  std::size_t whole_ = 0;  // bytes of all parts, where they are side by side
   std::optional<std::uint64_t> resident_;
 };
 
@@ -312,12 +327,12 @@ Status local_reduce(const LocalCall& call, ByteView input, ByteSpan output) {
 Status local_reduce_scatter(const LocalCall& call, std::span<const ByteView> inputs, ByteSpan output) {
   const int ranks = call.board.size();
   Pull pull(call, inputs, ranks);
-  const std::size_t lane = pull.lane_offset(call.board.index());
   const auto use = [&](std::size_t at, std::size_t width, std::span<const Exposed> peers) -> Status {
     const ByteSpan out = covered(output, at, width);
     const std::vector<double> factors = factors_of(peers);
     std::vector<const std::byte*> sources;
     for (const Exposed& peer : peers) {
+      const std::size_t lane = pull.lane_offset(call.board.index(), peer);
       LOCKSTEP_ASSIGN(const std::byte* bytes, peer.window(at, lane + out.size()));
       sources.push_back(bytes + lane);
     }
@@ -364,7 +379,7 @@ Status local_scatter(const LocalCall& call, std::span<const ByteView> inputs, By
   Pull pull(call, inputs, call.board.size());
   if (index == root) copy(output, inputs[static_cast<std::size_t>(root)].data());
   const auto use = [&](std::size_t at, std::size_t width, const Exposed& from) {
-    return take(covered(output, at, width), from, at, pull.lane_offset(index));
+    return take(covered(output, at, width), from, at, pull.lane_offset(index, from));
   };
   return settle(call, pull.from_root(root, use));
 }
@@ -374,9 +389,9 @@ Status local_all_to_all(const LocalCall& call, std::span<const ByteView> inputs,
   // With equal parts the fingerprints have said it.
   if (call.fingerprint.detail != 0) LOCKSTEP_TRY(settle(call, compare_sizes(call, inputs, outputs)));
   Pull pull(call, inputs, call.board.size());
-  const std::size_t lane = pull.lane_offset(call.board.index());
   const auto use = [&](std::size_t at, std::size_t width, std::span<const Exposed> peers) -> Status {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const std::size_t lane = pull.lane_offset(call.board.index(), peers[i]);
       LOCKSTEP_TRY(take(covered(outputs[i], at, width), peers[i], at, lane));
     }
     return {};

@@ -66,11 +66,13 @@ struct Plan {
   std::uint64_t seed = 0;           // of the contents
   std::uint64_t resident = 0;       // a bit for each rank
   std::uint64_t odd_modes = 0;      // likewise: its floating point mode is another
+  bool side_by_side = false;        // the parts of an input, in memory
 };
 
 Plan random_plan(Random& random, int ranks) {
   static constexpr OpKind kKinds[] = {OpKind::kAllReduce,     OpKind::kAllReduce, OpKind::kReduce,
-                                      OpKind::kReduceScatter, OpKind::kBroadcast, OpKind::kAllGather};
+                                      OpKind::kReduceScatter, OpKind::kBroadcast, OpKind::kAllGather,
+                                      OpKind::kScatter,       OpKind::kAllToAll};
   static constexpr std::size_t kSizes[] = {0, 1, 2, 63, 64, 65, 1001, 4096, 20'011, 70'001};
   Plan plan{.kind = random.one_of(kKinds),
             .root = static_cast<int>(random.below(static_cast<std::size_t>(ranks)))};
@@ -78,11 +80,13 @@ Plan random_plan(Random& random, int ranks) {
     plan.dtype = static_cast<DType>(random.below(kDTypes));
     plan.op = static_cast<ReduceOp>(random.below(kReduceOps));
   } while (reduces(plan.kind) && !check_reducible(plan.dtype, plan.op).ok());
-  const std::size_t buffers = random.below(3) == 0 ? 2 + random.below(4) : 1;
+  const bool alone = plan.kind == OpKind::kAllToAll;  // has no form with several buffers
+  const std::size_t buffers = !alone && random.below(3) == 0 ? 2 + random.below(4) : 1;
   for (std::size_t b = 0; b < buffers; ++b) plan.counts.push_back(random.one_of(kSizes));
   plan.seed = random.bits();
   plan.resident = random.one_of({std::uint64_t{0}, ~std::uint64_t{0}, random.bits()});
   plan.odd_modes = random.bits() & random.bits();
+  plan.side_by_side = random.below(2) == 0;
   return plan;
 }
 
@@ -152,7 +156,23 @@ class Operands {
 
   void prepare(std::size_t b, std::size_t count) {
     const int ranks = communicator_.size();
-    const auto give = [&](int part) { inputs_.push_back(place(contents(plan_, b, own(), part, count))); };
+    const auto give = [&](int parts) {
+      std::vector<Buffer> all;
+      Buffer whole;
+      for (int part = 0; part < parts; ++part) {
+        all.push_back(contents(plan_, b, own(), part, count));
+        whole.insert(whole.end(), all.back().begin(), all.back().end());
+      }
+      if (!plan_.side_by_side) {
+        for (const Buffer& part : all) inputs_.push_back(place(part));
+        return;
+      }
+      const ByteView placed = place(whole);
+      for (std::size_t at = 0; const Buffer& part : all) {
+        inputs_.push_back(placed.subspan(at, part.size()));
+        at += part.size();
+      }
+    };
     const auto take = [&](const Buffer& before, Buffer after) {
       outputs_.push_back(place(before));
       expected_.push_back(std::move(after));
@@ -162,15 +182,22 @@ class Operands {
       case OpKind::kBroadcast:
         return take(contents(plan_, b, own(), 0, count), contents(plan_, b, plan_.root, 0, count));
       case OpKind::kReduce:
-        give(0);
+        give(1);
         if (own() == plan_.root) take(empty, expected_fold(plan_, b, ranks, 0, count));
         return;
       case OpKind::kReduceScatter:
-        for (int part = 0; part < ranks; ++part) give(part);
+        give(ranks);
         return take(empty, expected_fold(plan_, b, ranks, own(), count));
       case OpKind::kAllGather:
-        give(0);
+        give(1);
         for (int peer = 0; peer < ranks; ++peer) take(empty, contents(plan_, b, peer, 0, count));
+        return;
+      case OpKind::kScatter:
+        if (own() == plan_.root) give(ranks);
+        return take(empty, contents(plan_, b, plan_.root, own(), count));
+      case OpKind::kAllToAll:
+        give(ranks);
+        for (int peer = 0; peer < ranks; ++peer) take(empty, contents(plan_, b, peer, own(), count));
         return;
       default:
         return take(contents(plan_, b, own(), 0, count), expected_fold(plan_, b, ranks, 0, count));
