@@ -29,6 +29,7 @@ Status Mail::make(const Deadline& deadline) {
     store::Store& store = *rendezvous_.store;
     LOCKSTEP_TRY(store.set(cat("mail/", rendezvous_.rank), bytes_of(listener->endpoint().text()), deadline));
     std::vector<std::string> keys;
+    keys.reserve(static_cast<std::size_t>(size));
     for (int i = 0; i < size; ++i) keys.push_back(cat("mail/", i));
     LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store.multi_get(keys, deadline));
     for (const Buffer& answer : answers) {

@@ -192,8 +192,7 @@ Status Link::take_frame() {
 
 // The peer ends the link and says why. Its words were read as if they were the expected payload and tag.
 Status Link::take_last_words(const Frame& frame, std::size_t expected) {
-  const Status unknown =
-      Status::aborted("the group has failed on that rank", {.failure = Failure::kRemoteError});
+  Status unknown = Status::aborted("the group has failed on that rank", {.failure = Failure::kRemoteError});
   const std::size_t tag = opener_ ? base::kSealTagSize : 0;
   if (frame.size > base::kMaxStatusSize) return unknown;
   Buffer words(frame.size + tag);
