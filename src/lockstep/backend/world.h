@@ -67,6 +67,8 @@ struct WorldOptions {
   WithoutSharedMemory without_shared_memory = WithoutSharedMemory::kFail;
   Privacy privacy = Privacy::kIntegrity;
   // Performance.
+  // Address space for each rank's shared memory, of which it takes what it uses; the same on all ranks.
+  Bytes heap_capacity = Bytes::gib(64);
   // Per group and rank, twice; four times as much where several ranks of each host talk to another one. The
   // same on all ranks.
   Bytes staging = Bytes::mib(1);

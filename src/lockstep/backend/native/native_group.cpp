@@ -8,6 +8,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
+#include "lockstep/store/watched_wait.h"
 
 namespace lockstep::backend {
 namespace {
@@ -228,6 +229,11 @@ Status NativeGroup::told(const Status& failure) const {
   cause.group = parts_.name;
   const bool lost = cause.failure == Failure::kPeerStalled || cause.failure == Failure::kPeerUnreachable ||
                     cause.failure == Failure::kPeerDied;
+  if (lost && cause.peer && parts_.lost) {
+    std::vector<Rank>& all = cause.missing = parts_.lost();
+    const auto place = std::lower_bound(all.begin(), all.end(), *cause.peer);
+    if (place == all.end() || *place != *cause.peer) all.insert(place, *cause.peer);
+  }
   if (!lost || cause.peer != world_rank(parts_.rank)) return failure.with_cause(std::move(cause));
   cause.failure = Failure::kLeftOut;
   return failure.with_cause(std::move(cause))
@@ -244,14 +250,14 @@ Status NativeGroup::monitored_barrier(const OpOptions& options) {
 }
 
 Status NativeGroup::meet_in_store(std::uint64_t sequence, const Deadline& deadline) {
-  LOCKSTEP_TRY(parts_.communicator->failure());
+  LOCKSTEP_TRY(failure());
   const std::string prefix = cat("monitored_barrier/", parts_.id, "/", sequence, "/");
   std::vector<std::string> keys;
   for (int i = 0; i < size().value; ++i) keys.push_back(cat(prefix, i));
   const auto own = static_cast<std::size_t>(parts_.rank.value);
   // A call of the store may take a little longer than the barrier itself.
   LOCKSTEP_TRY(parts_.store->set(keys[own], bytes_of("here"), clock_.in(store::kDefaultTimeout)));
-  Status waited = parts_.store->wait(keys, deadline);
+  const Status waited = store::watched_wait(*parts_.store, keys, deadline, [this] { return failure(); });
   if (waited.code() != Code::kTimeout) return waited;
   std::vector<Rank> missing;
   for (std::size_t i = 0; i < keys.size(); ++i) {

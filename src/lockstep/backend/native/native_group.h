@@ -29,9 +29,11 @@ struct NativeGroupParts {
   Duration timeout = kDefaultOpTimeout;
   // Nothing for a group of one.
   std::unique_ptr<transport::Communicator> communicator;
-  std::shared_ptr<store::Store> store;         // shared with the world; for monitored_barrier
-  Mail& mail;                                  // the world's
-  const collective::Means& means;              // the world's
+  std::shared_ptr<store::Store> store;  // shared with the world; for monitored_barrier
+  Mail& mail;                           // the world's
+  const collective::Means& means;       // the world's
+  // All members that are lost by now, ranks of the world; empty for a group of one.
+  std::function<std::vector<Rank>()> lost;
   std::function<void(NativeGroup*)> on_leave;  // afterwards nothing outside refers to the communicator
   std::uint64_t fork_generation = 0;
 };
@@ -59,7 +61,8 @@ class NativeGroup final : public Backend {
 
   Status failure() const override;
   void abort(const Status& given) override;
-  // As abort(); afterwards nothing of the group touches memory. kTimeout if messages do not end.
+  std::uint64_t id() const { return parts_.id; }
+  // As abort(); afterwards no operation of the group touches memory. kTimeout if messages do not end.
   Status end(const Status& why, const Deadline& deadline);
 
  private:

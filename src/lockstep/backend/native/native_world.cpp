@@ -132,7 +132,8 @@ Status NativeWorld::share_memory(const Deadline& deadline) {
                                         .rank = rank(),
                                         .job_id = rendezvous_.job_id,
                                         .epoch = rendezvous_.epoch,
-                                        .secret = rendezvous_.secret};
+                                        .secret = rendezvous_.secret,
+                                        .heap_capacity = options_.heap_capacity};
   std::vector<std::string> keys;
   const int own_host = host_of_[static_cast<std::size_t>(rank().value)];
   for (int i = 0; i < size().value; ++i) {
@@ -310,6 +311,13 @@ Result<std::unique_ptr<Backend>> NativeWorld::make_group(const std::vector<Rank>
   parts.id = number_of(whole);
   if (members.size() > 1) {
     LOCKSTEP_ASSIGN(parts.communicator, connect(parts.id, parts.rank.value, members, deadline));
+  }
+  if (monitor_) {
+    parts.lost = [this, members] {
+      std::vector<Rank> ranks;
+      for (const auto& [lost, how] : monitor_->lost(members)) ranks.push_back(lost);
+      return ranks;
+    };
   }
   parts.on_leave = [this, id = parts.id](NativeGroup* group) {
     if (monitor_) monitor_->forget(id);

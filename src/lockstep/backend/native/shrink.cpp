@@ -95,7 +95,11 @@ class NativeWorld::Shrink {
         cat("rank ", world_.rank(), " shrinks the world: its groups end, and are made anew afterwards"),
         {.failure = Failure::kClosed, .rank = world_.rank(), .op = "shrink"});
     const MutexLock lock(world_.mutex_);
-    for (NativeGroup* const group : world_.groups_) LOCKSTEP_TRY(group->end(why, deadline));
+    for (NativeGroup* const group : world_.groups_) {
+      LOCKSTEP_TRY(group->end(why, deadline));
+      world_.monitor_->forget(group->id());
+      if (world_.door_) world_.door_->forget(group->id());
+    }
     return {};
   }
 

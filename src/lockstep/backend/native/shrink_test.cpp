@@ -105,7 +105,7 @@ class ShrinkingRank {
   int shrinks_ = 0;
 };
 
-TEST(Shrink, OthersGoOnWithoutTheDeadAndTheirMemoryStays) {
+TEST(ShrinkOfProcesses, OthersGoOnWithoutTheDeadAndTheirMemoryStays) {
   Survivors survivors;
   const Status status = ProcessWorld{7}.run([&](const SpawnedRank& spawned) {
     Survivors::stay();
@@ -141,7 +141,7 @@ TEST(Shrink, OthersGoOnWithoutTheDeadAndTheirMemoryStays) {
   EXPECT_EQ(survivors.count(), 3) << status.text();
 }
 
-TEST(Shrink, ARankMayDieMeanwhile) {
+TEST(ShrinkOfProcesses, ARankMayDieMeanwhile) {
   Survivors survivors;
   const Status status = ProcessWorld{8}.run([&](const SpawnedRank& spawned) {
     Survivors::stay();
@@ -157,7 +157,7 @@ TEST(Shrink, ARankMayDieMeanwhile) {
   EXPECT_EQ(survivors.count(), 2) << status.text();
 }
 
-TEST(Shrink, WithoutItsStoreIsATypedError) {
+TEST(ShrinkOfProcesses, WithoutItsStoreIsATypedError) {
   Survivors survivors;
   const Status status = ProcessWorld{3}.run([&](const SpawnedRank& rank) {
     Survivors::stay();
@@ -266,7 +266,7 @@ std::vector<std::string> hashes_after(int signal) {
   return hashes;
 }
 
-TEST(Shrink, AStoppedRankThatComesBackChangesNoByte) {
+TEST(ShrinkOfProcesses, AStoppedRankThatComesBackChangesNoByte) {
   const std::vector<std::string> stopped = hashes_after(SIGSTOP);
   const std::vector<std::string> killed = hashes_after(SIGKILL);
   EXPECT_EQ(stopped, killed);
@@ -274,7 +274,7 @@ TEST(Shrink, AStoppedRankThatComesBackChangesNoByte) {
 }
 
 TEST(Shrink, ARankThatIsExcludedHearsIt) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank);
     ASSERT_TRUE(world);
     ASSERT_OK(barrier(world->group()));
@@ -297,7 +297,7 @@ TEST(Shrink, ARankThatIsExcludedHearsIt) {
 }
 
 TEST(Shrink, WithNobodyLostMakesADeadGroupAnew) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank);
     ASSERT_TRUE(world);
     world->group().abort(Status::aborted("a hook threw", {.failure = Failure::kRemoteError}));

@@ -76,7 +76,7 @@ TEST(World, OfOneThatWasAbortedSendsNoMessage) {
 
 TEST(World, ReducesOnEveryRank) {
   for (const int size : {2, 3, 8}) {
-    EXPECT_OK(ProcessWorld{size}.run([size](const SpawnedRank& rank) {
+    EXPECT_OK(run_ranks(size, [size](const SpawnedRank& rank) {
       const auto world = join(rank);
       ASSERT_TRUE(world);
       for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20}) {
@@ -95,7 +95,7 @@ TEST(World, ReducesOnEveryRank) {
 }
 
 TEST(World, GroupsAreMadeByTheirMembersAlone) {
-  EXPECT_OK(ProcessWorld{5}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(5, [](const SpawnedRank& rank) {
     const auto world = join(rank);
     ASSERT_TRUE(world);
     const bool even = rank.rank.value % 2 == 0;
@@ -119,7 +119,7 @@ TEST(World, GroupsAreMadeByTheirMembersAlone) {
 }
 
 TEST(World, IsSplitByColourAndKey) {
-  EXPECT_OK(ProcessWorld{5}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(5, [](const SpawnedRank& rank) {
     const auto world = join_on_two_hosts(rank, 2);
     ASSERT_TRUE(world);
     const int own = rank.rank.value;
@@ -146,7 +146,7 @@ TEST(World, IsSplitByColourAndKey) {
   }));
 }
 
-TEST(World, AMemberThatDiesBeforeItsGroupIsMadeIsNamed) {
+TEST(WorldOfProcesses, AMemberThatDiesBeforeItsGroupIsMadeIsNamed) {
   Survivors survivors;
   const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
     Survivors::stay();
@@ -166,7 +166,7 @@ TEST(World, AMemberThatDiesBeforeItsGroupIsMadeIsNamed) {
 }
 
 TEST(World, AsynchronousOperationsRunInOrderAndKeepTheirBytes) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank);
     ASSERT_TRUE(world);
     std::vector<WorkPtr> works;
@@ -187,7 +187,7 @@ TEST(World, AsynchronousOperationsRunInOrderAndKeepTheirBytes) {
   }));
 }
 
-TEST(World, ARankThatDiesIsNamedByAllOthers) {
+TEST(WorldOfProcesses, ARankThatDiesIsNamedByAllOthers) {
   Survivors survivors;
   const Status status = ProcessWorld{4}.run([&survivors](const SpawnedRank& rank) {
     Survivors::stay();
@@ -214,8 +214,28 @@ TEST(World, ARankThatDiesIsNamedByAllOthers) {
   EXPECT_EQ(survivors.count(), 3);
 }
 
+TEST(WorldOfProcesses, OfRanksThatDieAtOnceTheFirstIsNamedAndAllAreListed) {
+  Survivors survivors;
+  const Status status = ProcessWorld{4}.run([&survivors](const SpawnedRank& rank) {
+    Survivors::stay();
+    const auto world = join_on_two_hosts(rank, 2);
+    ASSERT_TRUE(world);
+    ASSERT_OK(world->rendezvous().store->barrier("all are here", WorldSize{4}));
+    if (rank.rank.value % 2 == 1) ::kill(::getpid(), SIGKILL);
+    Status died = world->group().monitored_barrier();
+    EXPECT_EQ(died.failure(), Failure::kPeerDied) << died.text();
+    EXPECT_THAT(died.cause().peer, ::testing::AnyOf(Rank{1}, Rank{3}));
+    EXPECT_THAT(died.cause().missing, ::testing::Contains(*died.cause().peer));
+    const Deadline limit = Clock::steady().in(20s);
+    while (died.cause().missing.size() < 2 && !limit.expired()) died = world->group().failure();
+    EXPECT_THAT(died.cause().missing, ElementsAre(Rank{1}, Rank{3}));
+    if (!::testing::Test::HasFailure()) survivors.add();
+  });
+  EXPECT_EQ(survivors.count(), 2) << status.text();
+}
+
 TEST(World, ARankThatLeavesEarlyIsSaidToHaveLeft) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     auto world = join(rank);
     ASSERT_TRUE(world);
     ASSERT_OK(barrier(world->group()));
@@ -227,7 +247,7 @@ TEST(World, ARankThatLeavesEarlyIsSaidToHaveLeft) {
 }
 
 TEST(World, ATimeoutNamesWhoIsMissingOnEveryRank) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank);
     ASSERT_TRUE(world);
     store::Store& store = *world->rendezvous().store;
@@ -247,7 +267,7 @@ TEST(World, ATimeoutNamesWhoIsMissingOnEveryRank) {
 
 // Rank 0 waits for 1 or 2, which waits for 3: none of these is missing.
 TEST(World, ATimeoutBetweenHostsNamesWhoIsInNoOperation) {
-  EXPECT_OK(ProcessWorld{4}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(4, [](const SpawnedRank& rank) {
     const auto world = join_on_two_hosts(rank, 2);
     ASSERT_TRUE(world);
     ASSERT_OK(barrier(world->group()));
@@ -263,7 +283,7 @@ TEST(World, ATimeoutBetweenHostsNamesWhoIsInNoOperation) {
   }));
 }
 
-TEST(World, InAForkedChildEveryOperationIsRefused) {
+TEST(WorldOfProcesses, InAForkedChildEveryOperationIsRefused) {
   EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
     auto world = join(rank);
     ASSERT_TRUE(world);
@@ -285,7 +305,7 @@ TEST(World, InAForkedChildEveryOperationIsRefused) {
 }
 
 TEST(World, AnAbortIsHeardByEveryRank) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank);
     ASSERT_TRUE(world);
     if (rank.rank.value == 0) {
@@ -299,7 +319,7 @@ TEST(World, AnAbortIsHeardByEveryRank) {
 }
 
 TEST(World, MessagesFindTheirReceiverInAnyOrder) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join_on_two_hosts(rank, 2);
     ASSERT_TRUE(world);
     Backend& group = world->group();
@@ -341,7 +361,7 @@ TEST(World, MessagesFindTheirReceiverInAnyOrder) {
   }));
 }
 
-TEST(World, APendingReceiveEndsWithItsGroup) {
+TEST(WorldOfProcesses, APendingReceiveEndsWithItsGroup) {
   Survivors survivors;
   const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
     Survivors::stay();
@@ -359,7 +379,7 @@ TEST(World, APendingReceiveEndsWithItsGroup) {
 
 TEST(World, SpansHosts) {
   for (const int first : {1, 2, 3}) {
-    EXPECT_OK(ProcessWorld{5}.run([first](const SpawnedRank& rank) {
+    EXPECT_OK(run_ranks(5, [first](const SpawnedRank& rank) {
       const auto world = join_on_two_hosts(rank, first);
       ASSERT_TRUE(world);
       for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20}) {
@@ -378,7 +398,7 @@ TEST(World, SpansHosts) {
 }
 
 TEST(World, CanConnectAtStart) {
-  EXPECT_OK(ProcessWorld{4}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(4, [](const SpawnedRank& rank) {
     const auto world =
         join_on_two_hosts(rank, 1, {.connect = Connect::kAtStart, .congestion_control = "reno"});
     ASSERT_TRUE(world);
@@ -389,7 +409,7 @@ TEST(World, CanConnectAtStart) {
 }
 
 TEST(World, SpansHostsByIpv6) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join_on_two_hosts(rank, 2, {}, "::1");
     ASSERT_TRUE(world);
     std::vector<float> data(1 << 18, static_cast<float>(rank.rank.value + 1));
@@ -435,29 +455,36 @@ void expect_all_name(int victim, int first, int signal, Failure on_its_host, Fai
   EXPECT_EQ(survivors.count(), 3);
 }
 
-TEST(World, ADeathOnAnotherHostIsNamedByAllOthers) {
+TEST(WorldOfProcesses, ADeathOnAnotherHostIsNamedByAllOthers) {
   expect_all_name(2, 2, SIGKILL, Failure::kPeerDied, Failure::kPeerDied);  // a speaker
   expect_all_name(3, 2, SIGKILL, Failure::kPeerDied, Failure::kPeerDied);
   expect_all_name(0, 1, SIGKILL, Failure::kPeerDied,
                   Failure::kPeerDied);  // the only one there, which connects
 }
 
-TEST(World, ARankThatIsStoppedIsNamedByAllOthers) {
+TEST(WorldOfProcesses, ARankThatIsStoppedIsNamedByAllOthers) {
   expect_all_name(3, 2, SIGSTOP, Failure::kPeerStalled, Failure::kPeerStalled);
   expect_all_name(2, 2, SIGSTOP, Failure::kPeerStalled, Failure::kPeerUnreachable);
   expect_all_name(3, 3, SIGSTOP, Failure::kPeerUnreachable, Failure::kPeerUnreachable);
 }
 
-TEST(World, ARankThatIsStoppedForAShortWhileIsNotLost) {
+TEST(WorldOfProcesses, ARankThatIsStoppedForAShortWhileIsNotLost) {
   EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
     const auto world = join_on_two_hosts(rank, 2);
     ASSERT_TRUE(world);
     ASSERT_OK(barrier(world->group()));
-    if (rank.rank.value == 0) {
+    if (rank.rank.value != 1) {
+      auto others = world->new_group({Rank{0}, Rank{2}});
+      ASSERT_OK(others.status());
       const int pid = world->rendezvous().members[1].pid;
-      ::kill(pid, SIGSTOP);
-      ::usleep(300'000);  // much less than it may take
-      ::kill(pid, SIGCONT);
+      if (rank.rank.value == 0) ::kill(pid, SIGSTOP);
+      // They work for a while: for some looks of their monitors, and much less than it may take.
+      const Deadline while_it_stands = Clock::steady().in(300ms);
+      for (std::vector<int> more = {1}; more[0] != 0;) {
+        more[0] = while_it_stands.expired() ? 0 : 1;
+        ASSERT_OK(broadcast(**others, std::span(more), Rank{0}));
+      }
+      if (rank.rank.value == 0) ::kill(pid, SIGCONT);
     }
     ASSERT_OK(barrier(world->group()));
   }));

@@ -8,19 +8,50 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "lockstep/backend/native/native_world.h"
 #include "lockstep/backend/world.h"
 #include "lockstep/testing/process_world.h"
 #include "lockstep/testing/status_matchers.h"
+#include "lockstep/testing/temporary_folder.h"
 
 namespace lockstep::backend {
 
+// Ranks as processes; as threads under the thread sanitizer, whose runtime has a thread in every process, so
+// that none can be forked. There a rank's argument is where it meets the others.
+inline Status run_ranks(int size, const std::function<void(const SpawnedRank&)>& body) {
+#if defined(__SANITIZE_THREAD__)
+  const testing::TemporaryFolder folder;
+  std::vector<std::thread> ranks;
+  for (int i = 0; i < size; ++i) {
+    ranks.emplace_back([&, i] {
+      body({.rank = Rank{i},
+            .world_size = WorldSize{size},
+            .arguments = {cat("file://", folder.path("job"))}});
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return {};
+#else
+  return testing::ProcessWorld{size}.run(body);
+#endif
+}
+
+inline WorldOptions options_of(const SpawnedRank& rank, WorldOptions options) {
+  if (rank.arguments.empty()) return options;
+  options.rendezvous = {.url = rank.arguments[0], .rank = rank.rank, .world_size = rank.world_size};
+  options.heap_capacity = Bytes::gib(1);  // all ranks' views of all heaps are in one process
+  return options;
+}
+
 inline std::unique_ptr<World> join(const SpawnedRank& rank, const WorldOptions& options = {}) {
-  auto world = World::join(options, rank.environment);
+  auto world = World::join(options_of(rank, options), rank.environment);
   EXPECT_OK(world.status());
   return world.ok() ? std::move(*world) : nullptr;
 }
@@ -50,7 +81,8 @@ class Survivors {
 // A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
 inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first, WorldOptions options = {},
                                                 std::string_view address = "127.0.0.1") {
-  auto rendezvous = store::rendezvous({}, rank.environment);
+  options = options_of(rank, options);
+  auto rendezvous = store::rendezvous(options.rendezvous, rank.environment);
   EXPECT_OK(rendezvous.status());
   if (!rendezvous.ok()) return nullptr;
   for (store::Member& member : rendezvous->members) {
