@@ -19,7 +19,7 @@ Tuning tuning_from(const Timings& timings, int ranks) {
   // A round that took longer had bad luck, which the next ones need not have.
   constexpr double kLeast = 1 << 10;
   constexpr double kMost = 128 << 10;
-  constexpr std::size_t kAt = 1;  // a middle size: neither latency nor memory alone
+  constexpr std::size_t kAt = 0;  // what a round is weighed against is small
   const double rate = static_cast<double>(kTimedSizes[kAt]) /
                       static_cast<double>(std::max<std::uint64_t>(1, timings.read[kAt]));
   // More ranks than cores: each reads for its share of the time.
