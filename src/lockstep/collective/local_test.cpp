@@ -13,18 +13,14 @@
 #include "lockstep/base/text.h"
 #include "lockstep/collective/slices.h"
 #include "lockstep/store/hash_store.h"
+#include "lockstep/testing/ranks.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::collective {
 namespace {
 
-std::vector<Rank> ranks_below(int size) {
-  std::vector<Rank> ranks;
-  for (int i = 0; i < size; ++i) ranks.emplace_back(i);
-  return ranks;
-}
-
 using namespace std::chrono_literals;
+using lockstep::testing::ranks_below;
 using ::testing::HasSubstr;
 using transport::shm::Board;
 using transport::shm::BoardOptions;

@@ -9,7 +9,7 @@ constexpr Duration kSlice = std::chrono::milliseconds(100);
 
 Status watched_wait(Store& store, Keys keys, const Deadline& deadline, const Look& look) {
   while (true) {
-    const Status waited = store.wait(keys, deadline.at_most(kSlice));
+    Status waited = store.wait(keys, deadline.at_most(kSlice));
     if (waited.code() != Code::kTimeout || deadline.expired()) return waited;
     if (look) LOCKSTEP_TRY(look());
   }

@@ -7,12 +7,14 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/store/hash_store.h"
+#include "lockstep/testing/ranks.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::backend {
 namespace {
 
 using namespace std::chrono_literals;
+using lockstep::testing::ranks_below;
 using lockstep::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -29,12 +31,6 @@ Losses lost(std::initializer_list<int> ranks, Kind kind = Kind::kSuspected) {
 std::vector<int> ranks_of(const Losses& losses) {
   std::vector<int> ranks;
   for (const auto& [rank, loss] : losses) ranks.push_back(rank.value);
-  return ranks;
-}
-
-std::vector<Rank> first(int count) {
-  std::vector<Rank> ranks;
-  for (int i = 0; i < count; ++i) ranks.emplace_back(i);
   return ranks;
 }
 
@@ -75,18 +71,18 @@ TEST(Resolve, WhoIsNamedIsOutAndNamesNobody) {
 
 TEST(CanDecide, OnceAllHaveComeOrCannotCome) {
   const Reports two = {{Rank{0}, {}}, {Rank{1}, {}}};
-  EXPECT_TRUE(can_decide(first(2), two));
-  EXPECT_FALSE(can_decide(first(3), two));
-  EXPECT_TRUE(can_decide(first(5), {{Rank{4}, lost({0, 1, 2, 3}, Kind::kDead)}}));
-  EXPECT_TRUE(can_decide(first(2), {{Rank{1}, lost({0}, Kind::kNamed)}}));
+  EXPECT_TRUE(can_decide(ranks_below(2), two));
+  EXPECT_FALSE(can_decide(ranks_below(3), two));
+  EXPECT_TRUE(can_decide(ranks_below(5), {{Rank{4}, lost({0, 1, 2, 3}, Kind::kDead)}}));
+  EXPECT_TRUE(can_decide(ranks_below(2), {{Rank{1}, lost({0}, Kind::kNamed)}}));
 }
 
 TEST(CanDecide, WithoutThoseThatAreOnlySuspectedIfTheyAreFewer) {
-  EXPECT_TRUE(can_decide(first(3), {{Rank{1}, lost({0})}, {Rank{2}, {}}}));
-  EXPECT_FALSE(can_decide(first(3), {{Rank{2}, lost({0, 1})}}));
+  EXPECT_TRUE(can_decide(ranks_below(3), {{Rank{1}, lost({0})}, {Rank{2}, {}}}));
+  EXPECT_FALSE(can_decide(ranks_below(3), {{Rank{2}, lost({0, 1})}}));
   // One half, if it has the lowest rank.
-  EXPECT_TRUE(can_decide(first(2), {{Rank{0}, lost({1})}}));
-  EXPECT_FALSE(can_decide(first(2), {{Rank{1}, lost({0})}}));
+  EXPECT_TRUE(can_decide(ranks_below(2), {{Rank{0}, lost({1})}}));
+  EXPECT_FALSE(can_decide(ranks_below(2), {{Rank{1}, lost({0})}}));
 }
 
 // Ranks as threads over one store.
@@ -95,7 +91,7 @@ class Meeting : public ::testing::Test {
   Agreement at(int rank, int members, Losses losses, Duration patience = 30s) {
     return {{.prefix = "round",
              .rank = Rank{rank},
-             .members = first(members),
+             .members = ranks_below(members),
              .patience = patience,
              .losses = [losses = std::move(losses)] { return losses; }},
             store_,

@@ -257,7 +257,7 @@ Status NativeGroup::meet_in_store(std::uint64_t sequence, const Deadline& deadli
   const auto own = static_cast<std::size_t>(parts_.rank.value);
   // A call of the store may take a little longer than the barrier itself.
   LOCKSTEP_TRY(parts_.store->set(keys[own], bytes_of("here"), clock_.in(store::kDefaultTimeout)));
-  const Status waited = store::watched_wait(*parts_.store, keys, deadline, [this] { return failure(); });
+  Status waited = store::watched_wait(*parts_.store, keys, deadline, [this] { return failure(); });
   if (waited.code() != Code::kTimeout) return waited;
   std::vector<Rank> missing;
   for (std::size_t i = 0; i < keys.size(); ++i) {

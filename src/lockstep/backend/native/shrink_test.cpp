@@ -182,21 +182,21 @@ struct Results {
 class Trap {
  public:
   static void set(void* place, int signal) {
-    signal_ = signal;
-    page_ = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(place) / kPage * kPage);
+    how = signal;
+    page = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(place) / kPage * kPage);
     struct sigaction action {};
     action.sa_handler = [](int) {
-      ::kill(::getpid(), signal_);
-      ::mprotect(page_, kPage, PROT_READ | PROT_WRITE);
+      ::kill(::getpid(), how);
+      ::mprotect(page, kPage, PROT_READ | PROT_WRITE);
     };
     ASSERT_EQ(::sigaction(SIGSEGV, &action, nullptr), 0);
-    ASSERT_EQ(::mprotect(page_, kPage, PROT_NONE), 0);
+    ASSERT_EQ(::mprotect(page, kPage, PROT_NONE), 0);
   }
 
  private:
   static constexpr std::uintptr_t kPage = 4096;
-  static inline int signal_ = 0;
-  static inline void* page_ = nullptr;
+  static inline int how = 0;
+  static inline void* page = nullptr;
 };
 
 // Rank 2 is stopped, or killed, while it writes its part of an all-reduce into the memory of all others. They

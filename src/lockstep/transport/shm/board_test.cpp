@@ -9,18 +9,14 @@
 #include "lockstep/base/text.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/testing/fake_clock.h"
+#include "lockstep/testing/ranks.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::transport::shm {
 namespace {
 
-std::vector<Rank> ranks_below(int size) {
-  std::vector<Rank> ranks;
-  for (int i = 0; i < size; ++i) ranks.emplace_back(i);
-  return ranks;
-}
-
 using namespace std::chrono_literals;
+using lockstep::testing::ranks_below;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
