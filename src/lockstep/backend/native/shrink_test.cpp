@@ -163,7 +163,7 @@ TEST(ShrinkOfProcesses, WithoutItsStoreIsATypedError) {
     Survivors::stay();
     const auto world = join(rank);
     ASSERT_TRUE(world);
-    ASSERT_OK(world->rendezvous().store->barrier("all are here", WorldSize{3}));
+    ASSERT_OK(barrier(world->group()));
     if (rank.rank.value == 0) ::kill(::getpid(), SIGKILL);  // it serves the store
     EXPECT_EQ(barrier(world->group()).failure(), Failure::kPeerDied);
     EXPECT_EQ(world->shrink().status().failure(), Failure::kStoreLost);
