@@ -374,7 +374,12 @@ Status Spanning::settle(const Status& status) {
   Status first = status;
   const bool vague = status.failure() == Failure::kPeerDied || status.failure() == Failure::kPeerUnreachable;
   if (vague && !status.cause().sequence) {
-    if (const Status news = communicator_.wait_for_news(); !news.ok()) first = news;
+    if (const Status news = communicator_.wait_for_news(); !news.ok()) {
+      first = news;
+    } else if (status.cause().peer) {
+      // One that left before there was a link could say it to the watch only.
+      if (const Status left = links_.look_whether_it_left(*status.cause().peer); !left.ok()) first = left;
+    }
   }
   if (status.failure() == Failure::kMissingRanks && !status.cause().sequence) first = find_missing(status);
   return in_operation(rank, fingerprint_, communicator_.fail(in_operation(rank, fingerprint_, first)));

@@ -89,6 +89,8 @@ Monitor::Pause::~Pause() {
   monitor_.watcher_->resume();
 }
 
+bool Monitor::has_left(Rank rank) const { return watcher_->has_left(rank); }
+
 void Monitor::forget(std::uint64_t group) {
   const MutexLock lock(mutex_);
   groups_.erase(group);

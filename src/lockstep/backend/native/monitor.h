@@ -76,6 +76,9 @@ class Monitor {
     Monitor& monitor_;
   };
 
+  // Whether it is known here that a rank has left the world; of one on another host that may take a moment.
+  bool has_left(Rank rank) const;
+
   // Afterwards the group's `hear` is not running and will not run.
   void forget(std::uint64_t group);
 

@@ -390,6 +390,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
           .protection = options_.privacy == Privacy::kEncrypt ? transport::Protection::kSealed
                                                               : transport::Protection::kIntegrity,
           .look = [&on_host] { return on_host.look(); },
+          .has_left = [this](Rank peer) { return monitor_->has_left(peer); },
           .describe =
               [own = rank()](Rank peer, const auto& mismatch) {
                 return collective::describe_mismatch(own, peer, mismatch);

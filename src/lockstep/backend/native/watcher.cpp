@@ -166,6 +166,12 @@ void Monitor::Watcher::see_leave(Rank rank) {
   for (const auto& [host, socket] : sockets_) socket->say({.kind = WatchMessage::Kind::kLeft, .rank = rank});
 }
 
+// Of a rank on another host. For our neighbours it stands among the verdicts.
+void Monitor::Watcher::hear_of_leave(Rank rank) {
+  left_[static_cast<std::size_t>(rank.value)] = true;
+  if (!paused_) own_pulse().verdict(rank).store(static_cast<std::uint8_t>(Failure::kClosed));
+}
+
 // What our host's speaker has heard from the others.
 void Monitor::Watcher::read_the_speaker() {
   const auto speaker = speaker_of(host_of(own_));
@@ -176,7 +182,12 @@ void Monitor::Watcher::read_the_speaker() {
   for (std::size_t i = 0; i < left_.size(); ++i) {
     const Rank rank(static_cast<int>(i));
     const auto failure = static_cast<Failure>(pulse.verdict(rank).load());
-    if (failure != Failure::kNone && !is_here(rank) && lives(rank)) lose(rank, failure);
+    if (failure == Failure::kNone || is_here(rank) || !lives(rank)) continue;
+    if (failure == Failure::kClosed) {
+      hear_of_leave(rank);
+    } else {
+      lose(rank, failure);
+    }
   }
 }
 
@@ -256,10 +267,10 @@ void Monitor::Watcher::listen_to_speakers() {
       ++heard_[place];
       const bool known = message.rank.value >= 0 && message.rank.value < static_cast<int>(left_.size());
       if (message.kind == WatchMessage::Kind::kGoodbye) {
-        left_[static_cast<std::size_t>(socket->peer().value)] = true;
+        hear_of_leave(socket->peer());
         ended = true;
       } else if (message.kind == WatchMessage::Kind::kLeft && known && host_of(message.rank) == host) {
-        left_[static_cast<std::size_t>(message.rank.value)] = true;
+        hear_of_leave(message.rank);
       } else if (message.kind == WatchMessage::Kind::kLost && known && host_of(message.rank) == host &&
                  lives(message.rank)) {
         lose(message.rank, message.failure);

@@ -31,7 +31,8 @@ class Monitor::Watcher {
   void leave_out(const std::vector<Rank>& ranks);
   // Until the next look is due, a message has come, or someone wakes it.
   void sleep();
-  void wake();  // from any thread
+  void wake();                                                                            // from any thread
+  bool has_left(Rank rank) const { return left_[static_cast<std::size_t>(rank.value)]; }  // from any thread
   void say_goodbye();
 
  private:
@@ -48,6 +49,7 @@ class Monitor::Watcher {
   void look_for_dead_neighbours();
   void look_at_neighbours();
   void see_leave(Rank rank);
+  void hear_of_leave(Rank rank);
   void read_the_speaker();
   void meet_speakers();
   void look_whether_it_is_there(Rank speaker);
@@ -71,7 +73,7 @@ class Monitor::Watcher {
   bool paused_ = false;
   base::BeatWatch neighbours_;
   std::map<Rank, Failure> lost_;
-  std::vector<bool> left_;  // by rank
+  std::vector<std::atomic<bool>> left_;  // by rank; any thread may read it
   // By host: the socket to its speaker, how often it was heard, and when a connection was tried last.
   std::map<int, std::unique_ptr<WatchSocket>> sockets_;
   std::set<int> met_;                // the hosts of whose speakers there was one

@@ -283,6 +283,20 @@ TEST(World, ATimeoutBetweenHostsNamesWhoIsInNoOperation) {
   }));
 }
 
+// Before there is a link to say it on.
+TEST(World, ARankThatLeavesAtOnceIsSaidToHaveLeft) {
+  for (const int leaver : {0, 1, 3}) {
+    EXPECT_OK(ProcessWorld{4}.run([leaver](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, 1);
+      ASSERT_TRUE(world);
+      if (rank.rank.value == leaver) return;
+      const Status left = barrier(world->group(), {.deadline = Clock::steady().in(20s)});
+      EXPECT_EQ(left.failure(), Failure::kDesync) << left.text();
+      EXPECT_EQ(left.cause().peer, Rank{leaver}) << left.text();
+    }));
+  }
+}
+
 TEST(WorldOfProcesses, InAForkedChildEveryOperationIsRefused) {
   EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
     auto world = join(rank);

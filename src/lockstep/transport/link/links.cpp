@@ -185,7 +185,22 @@ Status Links::sleep(const Deadline& deadline) {
   const Duration slice = std::clamp<Duration>(left, 1ms, kSleepSlice);
   const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(slice);
   (void)::poll(sockets.data(), sockets.size(), static_cast<int>(millis.count()));
-  return options_.look();
+  LOCKSTEP_TRY(options_.look());
+  if (waiting_streams_ == 0) return {};
+  take_arrivals();  // what came before it left
+  for (const auto& [peer, pair] : pairs_) {
+    const bool waits = std::any_of(pair.streams.begin(), pair.streams.end(), [](const Stream& stream) {
+      return !stream.link && !stream.waiting.empty();
+    });
+    if (waits) LOCKSTEP_TRY(look_whether_it_left(options_.ranks[static_cast<std::size_t>(peer)]));
+  }
+  return {};
+}
+
+Status Links::look_whether_it_left(Rank rank) const {
+  if (!options_.has_left(rank)) return {};
+  return Status::disconnected(cat("rank ", rank, " left the group"),
+                              {.failure = Failure::kDesync, .peer = rank});
 }
 
 Status Links::wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline) {

@@ -46,6 +46,8 @@ struct LinksOptions {
   Protection protection = Protection::kIntegrity;
   // What else ends a wait; asked at least every 50 ms.
   std::function<Status()> look = [] { return Status(); };
+  // Whether a member has left for good: it will not connect any more.
+  std::function<bool(Rank)> has_left = [](Rank) { return false; };
   // The error for two members that are in different operations.
   std::function<Status(Rank peer, const Mismatch&)> describe = {};
   // Outlives the links. Anything but the kernel's is for tests.
@@ -84,6 +86,9 @@ class Links {
   Status wait(const Ticket& ticket, const Deadline& deadline) { return wait_for_one({&ticket, 1}, deadline); }
   // Until one of them is done; a timeout names the first.
   Status wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline);
+
+  // The error for a member that has left; ok if it has not.
+  Status look_whether_it_left(Rank rank) const;
 
   // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent.
   void abort(const Status& why);
