@@ -14,12 +14,12 @@ using transport::messages::Messenger;
 // The monitors look every 100 ms, and the other hosts hear at once.
 constexpr Duration kEchoGrace = 250ms;
 
-Status Mail::open(const Deadline& deadline) {
+Status Mail::open(const Deadline& deadline, const store::Look& look) {
   const MutexLock lock(mutex_);
-  return make(deadline);
+  return make(deadline, look);
 }
 
-Status Mail::make(const Deadline& deadline) {
+Status Mail::make(const Deadline& deadline, const store::Look& look) {
   LOCKSTEP_ASSIGN(transport_, transport::tcp::TcpTransport::create(options_, clock_));
   std::unique_ptr<transport::Listener> listener;
   std::vector<base::Endpoint> endpoints;
@@ -31,7 +31,7 @@ Status Mail::make(const Deadline& deadline) {
     std::vector<std::string> keys;
     keys.reserve(static_cast<std::size_t>(size));
     for (int i = 0; i < size; ++i) keys.push_back(cat("mail/", i));
-    LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store.multi_get(keys, deadline));
+    LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store::watched_get(store, keys, deadline, look));
     for (const Buffer& answer : answers) {
       LOCKSTEP_ASSIGN(endpoints.emplace_back(), base::parse_endpoint(text_of(answer)));
     }
@@ -45,7 +45,7 @@ Status Mail::make(const Deadline& deadline) {
 
 Result<Messenger*> Mail::messenger() {
   const MutexLock lock(mutex_);
-  if (!messenger_) LOCKSTEP_TRY(make(clock_.in({})));
+  if (!messenger_) LOCKSTEP_TRY(make(clock_.in({}), {}));
   return messenger_.get();
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 #include "lockstep/store/rendezvous.h"
+#include "lockstep/store/watched_wait.h"
 #include "lockstep/transport/messages/messenger.h"
 #include "lockstep/transport/tcp/tcp_transport.h"
 
@@ -23,7 +24,7 @@ class Mail {
       : rendezvous_(rendezvous), options_(std::move(options)), clock_(clock) {}
 
   // In a world of several: listens, and meets the others in the store. Every rank calls it.
-  Status open(const Deadline& deadline);
+  Status open(const Deadline& deadline, const store::Look& look);
 
   Result<transport::messages::Messenger*> messenger();
   // As the Messenger's. Where no message was sent there is nothing to end.
@@ -31,7 +32,7 @@ class Mail {
   void leave_group(std::uint64_t group);
 
  private:
-  Status make(const Deadline& deadline) LOCKSTEP_REQUIRES(mutex_);
+  Status make(const Deadline& deadline, const store::Look& look) LOCKSTEP_REQUIRES(mutex_);
 
   const Rendezvous& rendezvous_;
   const transport::tcp::TcpTransportOptions options_;

@@ -40,6 +40,7 @@ struct MonitorOptions {
   std::vector<int> host_of = {};                                 // by rank; equal for ranks that share memory
   std::vector<std::vector<base::SocketAddress>> addresses = {};  // of the ranks' doors; empty on one host
   Duration stall_after = std::chrono::seconds(5);                // how long a rank may be silent
+  store::Look look = {};                                         // what ends the wait for places
 };
 
 class Monitor {

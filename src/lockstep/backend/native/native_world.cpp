@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/backend/native/setup_watch.h"
 #include "lockstep/backend/native/tuner.h"
 #include "lockstep/base/check.h"
 #include "lockstep/base/crypto.h"
@@ -83,7 +84,8 @@ Result<std::vector<base::SocketAddress>> parse_addresses(std::string_view text) 
 Result<std::unique_ptr<NativeWorld>> NativeWorld::make(const WorldOptions& options, Rendezvous rendezvous,
                                                        const Clock& clock) {
   std::unique_ptr<NativeWorld> world(new NativeWorld(options, std::move(rendezvous), clock));
-  LOCKSTEP_TRY(world->set_up());
+  Status status = world->set_up();
+  if (!status.ok()) return world->size().value > 1 ? SetupWatch(world->rendezvous_).fail(status) : status;
   return world;
 }
 
@@ -133,6 +135,7 @@ Status NativeWorld::share_memory(const Deadline& deadline) {
                                         .job_id = rendezvous_.job_id,
                                         .epoch = rendezvous_.epoch,
                                         .secret = rendezvous_.secret,
+                                        .look = look_while_joining(),
                                         .heap_capacity = options_.heap_capacity};
   std::vector<std::string> keys;
   const int own_host = host_of_[static_cast<std::size_t>(rank().value)];
@@ -146,7 +149,8 @@ Status NativeWorld::share_memory(const Deadline& deadline) {
   const Status can = probe_shared_memory(Bytes{2 * options_.staging.value});
   store::Store& store = *rendezvous_.store;
   LOCKSTEP_TRY(store.set(cat("shared_memory/", rank()), bytes_of(can.message()), deadline));
-  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store.multi_get(keys, deadline));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers,
+                  store::watched_get(store, keys, deadline, look_while_joining()));
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (answers[i].empty()) continue;
     const std::string why =
@@ -167,6 +171,10 @@ Status NativeWorld::share_memory(const Deadline& deadline) {
   return {};
 }
 
+store::Look NativeWorld::look_while_joining() const {
+  return [this] { return SetupWatch(rendezvous_).look(); };
+}
+
 Status NativeWorld::open_door(const Deadline& deadline) {
   LOCKSTEP_ASSIGN(door_, Door::open({.identity = identity_of(rendezvous_),
                                      .addresses = rendezvous_.addresses,
@@ -179,7 +187,8 @@ Status NativeWorld::open_door(const Deadline& deadline) {
   LOCKSTEP_TRY(store.set(cat("door/", rank()), bytes_of(base::join(texts, " ")), deadline));
   std::vector<std::string> keys;
   for (int i = 0; i < size().value; ++i) keys.push_back(cat("door/", i));
-  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store.multi_get(keys, deadline));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers,
+                  store::watched_get(store, keys, deadline, look_while_joining()));
   for (const Buffer& answer : answers) {
     LOCKSTEP_ASSIGN(doors_.emplace_back(), parse_addresses(text_of(answer)));
   }
@@ -191,7 +200,8 @@ Status NativeWorld::start_monitor(const Deadline& deadline) {
                                             .members = rendezvous_.members,
                                             .host_of = host_of_,
                                             .addresses = doors_,
-                                            .stall_after = options_.stall_after},
+                                            .stall_after = options_.stall_after,
+                                            .look = look_while_joining()},
                                            *domain_, door_.get(), *rendezvous_.store, deadline));
   return {};
 }
@@ -206,7 +216,7 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
                                           .open_to_all = open_to_all(rendezvous_),
                                           .congestion_control = options_.congestion_control},
       clock_);
-  return size().value > 1 ? mail_->open(deadline) : Status();
+  return size().value > 1 ? mail_->open(deadline, look_while_joining()) : Status();
 }
 
 Bytes NativeWorld::staging_of(const Layout& layout) const {
@@ -223,6 +233,7 @@ Status NativeWorld::tune(const Deadline& deadline) {
   if (domain_->size() == 1) return {};
   transport::shm::BoardOptions options{.name = cat("tuning.", domain_->rank_of(0)),
                                        .members = {},
+                                       .look = look_while_joining(),
                                        .staging = options_.staging,
                                        .patience = patience()};
   for (int i = 0; i < domain_->size(); ++i) options.members.push_back(i);

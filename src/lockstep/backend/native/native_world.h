@@ -38,6 +38,7 @@ class NativeWorld final : public World {
 
   Status set_up();
   Status share_memory(const Deadline& deadline);
+  store::Look look_while_joining() const;
   Status tune(const Deadline& deadline);
   Status open_door(const Deadline& deadline);
   Status start_monitor(const Deadline& deadline);

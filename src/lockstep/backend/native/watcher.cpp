@@ -85,7 +85,8 @@ Result<std::unique_ptr<Monitor::Watcher>> Monitor::Watcher::make(MonitorOptions 
   keys.reserve(static_cast<std::size_t>(domain.size()));
   for (int i = 0; i < domain.size(); ++i) keys.push_back(cat("pulse/", domain.rank_of(i)));
   LOCKSTEP_TRY(store.set(cat("pulse/", watcher->own_), bytes_of(cat(range.offset)), deadline));
-  LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, store.multi_get(keys, deadline));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets,
+                  store::watched_get(store, keys, deadline, watcher->options_.look));
   for (int i = 0; i < domain.size(); ++i) {
     const auto offset = base::parse_integer<std::uint64_t>(text_of(offsets[static_cast<std::size_t>(i)]));
     std::byte* const place = offset && *offset % alignof(Pulse) == 0 ? domain.at(i, *offset, size) : nullptr;

@@ -234,6 +234,22 @@ TEST(WorldOfProcesses, OfRanksThatDieAtOnceTheFirstIsNamedAndAllAreListed) {
   EXPECT_EQ(survivors.count(), 2) << status.text();
 }
 
+TEST(WorldOfProcesses, ARankThatDiesWhileTheWorldIsMadeIsNamed) {
+  Survivors survivors;
+  const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
+    Survivors::stay();
+    if (rank.rank.value == 1) {
+      const auto met = store::rendezvous({}, rank.environment);
+      ::kill(::getpid(), SIGKILL);
+    }
+    const auto world = World::join({}, rank.environment);
+    EXPECT_THAT(world.status(), StatusIs(Code::kDisconnected, HasSubstr("rank 1 died")));
+    EXPECT_EQ(world.status().cause().peer, Rank{1});
+    if (!::testing::Test::HasFailure()) survivors.add();
+  });
+  EXPECT_EQ(survivors.count(), 2) << status.text();
+}
+
 TEST(World, ARankThatLeavesEarlyIsSaidToHaveLeft) {
   EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     auto world = join(rank);
@@ -286,7 +302,7 @@ TEST(World, ATimeoutBetweenHostsNamesWhoIsInNoOperation) {
 // Before there is a link to say it on.
 TEST(World, ARankThatLeavesAtOnceIsSaidToHaveLeft) {
   for (const int leaver : {0, 1, 3}) {
-    EXPECT_OK(ProcessWorld{4}.run([leaver](const SpawnedRank& rank) {
+    EXPECT_OK(run_ranks(4, [leaver](const SpawnedRank& rank) {
       const auto world = join_on_two_hosts(rank, 1);
       ASSERT_TRUE(world);
       if (rank.rank.value == leaver) return;

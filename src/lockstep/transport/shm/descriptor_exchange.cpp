@@ -254,9 +254,11 @@ Result<std::vector<UniqueFd>> exchange_descriptors(const DescriptorExchange& exc
   }
   while (!state.missing().empty()) {
     if (deadline.expired()) return missing_error(exchange, state.missing());
-    if (exchange.look) LOCKSTEP_TRY(exchange.look());
     pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
-    if (::poll(&ready, 1, deadline.at_most(kLookPeriod).poll_millis()) <= 0) continue;
+    if (::poll(&ready, 1, deadline.at_most(kLookPeriod).poll_millis()) <= 0) {
+      if (exchange.look) LOCKSTEP_TRY(exchange.look());
+      continue;
+    }
     const UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) continue;
     if (const Status status = state.answer(socket); !status.ok()) {

@@ -57,7 +57,8 @@ Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store
                                                                            .job_id = options.job_id,
                                                                            .epoch = options.epoch,
                                                                            .secret = options.secret,
-                                                                           .descriptor = domain->heap_->fd()},
+                                                                           .descriptor = domain->heap_->fd(),
+                                                                           .look = options.look},
                                                                           store, deadline));
   for (std::size_t i = 0; i < options.members.size(); ++i) {
     if (static_cast<int>(i) == domain->index_) {

@@ -36,6 +36,7 @@ struct DomainOptions {
   std::string job_id;
   std::uint64_t epoch = 0;
   Secret secret = Secret::insecure();
+  store::Look look = {};  // what ends the wait for members that have not come
   // Performance: address space for each rank's heap, the same on all; no memory is taken.
   Bytes heap_capacity = Bytes::gib(64);
 };

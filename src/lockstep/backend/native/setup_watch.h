@@ -1,0 +1,27 @@
+// While a world is being made its ranks meet in the store. Who dies or gives up meanwhile ends the waiting of
+// all.
+//
+// A death is seen by the ranks of the same host, which tell the others; that of a rank alone on its host by
+// nobody, and then the join's own timeout ends it. Thread safety: one thread.
+#pragma once
+
+#include "lockstep/base/status.h"
+#include "lockstep/store/rendezvous.h"
+
+namespace lockstep::backend {
+
+class SetupWatch {
+ public:
+  // The rendezvous outlives it.
+  explicit SetupWatch(const Rendezvous& rendezvous) : rendezvous_(rendezvous) {}
+
+  // Ok while all others can still come.
+  Status look() const;
+  // Tells the others that this rank gives up. Gives back what ended it first.
+  Status fail(const Status& met) const;
+
+ private:
+  const Rendezvous& rendezvous_;
+};
+
+}  // namespace lockstep::backend
