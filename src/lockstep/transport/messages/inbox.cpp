@@ -55,8 +55,13 @@ void Inbox::read_on_loop(ByteSpan bytes, Then then) {
       [this, channel = channel_.shared_from_this(), then = std::move(then)](const Status& status) {
         if (status.ok()) return then();
         channel->lose_on_loop(status);  // takes back what is being read
-        if (const OperationPtr receive = std::exchange(reading_, nullptr))
+        if (const OperationPtr receive = std::exchange(reading_, nullptr)) {
+          // Its group may end later, and must not find it again.
+          for (auto& [id, message] : incoming_) {
+            if (message.receive == receive) message.receive = nullptr;
+          }
           channel->complete_on_loop(*receive, *receive->withdrawn);
+        }
       });
 }
 

@@ -314,6 +314,8 @@ void expect_typed(const Faults& faults) {
     const Status status = await(std::move(sending));
     EXPECT_TRUE(status.ok() || status.cause().peer == Rank(1)) << status.text();
   }
+  // A group that ends afterwards finds nothing more to end.
+  for (const int rank : {0, 1}) ranks[rank].fail_group(1, Status::disconnected("the group has failed"));
 }
 
 // All of it: two announcements, a payload, a piece.
