@@ -75,6 +75,11 @@ class CollectiveBench(unittest.TestCase):
         self.assertEqual([(row["bytes"], row["dtype"], row["memory"], row["verified"]) for row in report["rows"]],
                          [(0, "none", "none", True)])
 
+    def test_what_comparing_fingerprints_costs(self):
+        out, report = self.bench("fingerprint", "--ranks", "4", "--rounds", "3")
+        self.assertIn("comparing fingerprints with 4 ranks: ", out)
+        self.assertEqual([(row["op"], row["ranks"]) for row in report["rows"]], [("fingerprint", 4)])
+
     def test_an_interrupted_bench_leaves_nothing(self):
         process = self.start("all_reduce", "--nproc", "2", "--bytes", "4KiB", "--rounds", "10000")
         self.assertIn("all_reduce, float32", process.stdout.readline())
