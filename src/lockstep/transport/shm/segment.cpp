@@ -141,6 +141,9 @@ Status Segment::reserve(std::uint64_t offset, Bytes size) {
     }
     at += step;
   }
+  // Best effort: a page that is touched for the first time in the middle of an operation costs it a fault.
+  const std::uint64_t first = offset / page_size() * page_size();
+  if (fd_ && end > first) (void)::madvise(data_ + first, end - first, MADV_POPULATE_WRITE);
   return {};
 }
 
