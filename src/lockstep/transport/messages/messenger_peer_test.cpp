@@ -116,7 +116,11 @@ TEST_F(HigherPeer, AMessageIsAbandonedAtItsDeadlineAlsoInTheMiddle) {
   EXPECT_EQ(end.hear().kind, FrameKind::kAsk);
   end.say({.kind = FrameKind::kGo, .id = 1});
   Frame frame = end.hear();
+  // Its deadline is the later one: when it has been noticed, so has the message's.
+  Buffer never(1);
+  OutcomeFuture later = recv(messenger_, 1, never, ranks_.in(90s), {.tag = 5});
   clock_.advance(2min);
+  EXPECT_THAT(await(std::move(later)).status, StatusIs(Code::kTimeout));
   // The piece that was being sent comes whole.
   while (frame.kind == FrameKind::kData) {
     end.hear_bytes(static_cast<std::size_t>(frame.size));
