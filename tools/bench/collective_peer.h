@@ -22,10 +22,10 @@
 //       -> ran VERIFIED CPU_NS START END START END ...
 //       -> lacks WHY
 // A batch is ITERATIONS operations, each on buffers of its own: all are filled, the ranks meet in a barrier,
-// START, the operations, END, and every element is verified. START and END are nanoseconds of
-// CLOCK_MONOTONIC, which all ranks share; CPU_NS is what the process has used in between, in all batches. One
-// more batch, which is not reported, comes first. Between commands the rank sleeps in read(2); at the end of
-// the stream it exits. gloo_collective_peer.py speaks the same.
+// START, the operations, END, they meet again, and every element is verified. START and END are nanoseconds
+// of CLOCK_MONOTONIC, which all ranks share; CPU_NS is what the process has used in between, in all batches.
+// One more batch, which is not reported, comes first. Between commands the rank sleeps in read(2); at the end
+// of the stream it exits. gloo_collective_peer.py speaks the same.
 #pragma once
 
 #include <sys/socket.h>
@@ -204,6 +204,7 @@ class CollectivePeer {
       for (Slot& slot : slots_) side_.run(slot.prepared);
       const std::int64_t end = nanoseconds(CLOCK_MONOTONIC);
       const std::int64_t cpu_end = nanoseconds(CLOCK_PROCESS_CPUTIME_ID);
+      side_.barrier();  // whoever is out first would take the core of one that is not
       verified = verify() && verified;
       iteration_ += slots_.size();
       if (batch < 0) continue;
