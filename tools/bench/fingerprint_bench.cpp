@@ -44,6 +44,7 @@ struct PostedBoard {
     const Deadline deadline = clock.in(std::chrono::minutes(1));
     PostedBoard posted;
     std::vector<Rank> ranks;
+    ranks.reserve(static_cast<std::size_t>(size));
     for (int i = 0; i < size; ++i) ranks.emplace_back(i);
     LOCKSTEP_ASSIGN(posted.domains, Domain::of_threads(ranks, Bytes::mib(64)));
     store::HashStore store;
