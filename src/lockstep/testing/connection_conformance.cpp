@@ -191,7 +191,10 @@ TEST_P(ConnectionConformance, ACallbackStartsTheNextOperation) {
   int rounds = 0;
   std::function<void(const Status&)> serve = [&](const Status& status) {
     if (!status.ok()) return;
-    server_->send(pong, soon(), [](const Status& sent) { EXPECT_OK(sent); });
+    // The answer may arrive, and end the test, before the last of these has been told.
+    server_->send(pong, soon(), [](const Status& sent) {
+      EXPECT_THAT(sent, ::testing::AnyOf(IsOk(), StatusIs(Code::kAborted)));
+    });
     if (++rounds < kRounds) server_->recv(pong, soon(), serve);
   };
   int asked = 0;
