@@ -354,7 +354,8 @@ class OutOfMemory(Case):
     def rule(self, plan, outcome):
         killed = outcome.statuses[plan.victims[0]]
         complaints = [] if killed == -9 else [f"the victim was not killed: {killed}"]
-        return complaints + all_name(plan, outcome, {"peer_died"}, set(plan.victims))
+        # It may ask for shared memory when there is too little left, and say so, before it is killed.
+        return complaints + all_name(plan, outcome, {"peer_died", "no_space"}, set(plan.victims))
 
 
 class NoSharedMemory(Case):

@@ -1,7 +1,9 @@
 """Ranks as processes, for rendezvous_test.py: starts them, reads their answers, and leaves none behind."""
 
+import errno
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -111,10 +113,17 @@ class Rank:
 
 
 def free_port(host="127.0.0.1"):
+    """A port that nobody has, and that the kernel gives to nobody who asks for any: below those it picks from."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
+    while True:
+        port = random.randrange(10000, 30000)
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((host, port))
+                return port
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
 
 
 class RendezvousTest(unittest.TestCase):
