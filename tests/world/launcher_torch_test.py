@@ -11,6 +11,7 @@ from launcher import LauncherTest, main
 
 TRAIN = """
 import os
+import signal
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -21,9 +22,11 @@ def train():
     value = torch.tensor([float(dist.get_rank() + 1)])
     dist.all_reduce(value)
     print("sum", value.item(), "of", dist.get_world_size(), "local", os.environ["LOCAL_RANK"])
-    if os.environ.get("FAIL") == os.environ["RANK"]:
+    if "FAIL" in os.environ:
         dist.destroy_process_group()  # torch's threads may abort a process that ends with a group
-        raise ValueError("this rank gives up")
+        if os.environ["FAIL"] == os.environ["RANK"]:
+            raise ValueError("this rank gives up")
+        signal.pause()  # until the launcher ends it
     dist.barrier()
     dist.destroy_process_group()
 
