@@ -33,14 +33,26 @@ void fold_together(Helpers& helpers, const Fold& how, std::span<const std::byte*
     fold(how, sources, destinations, count);
     return;
   }
-  helpers.run(parts, [&](int part) {
+  // Everything that needs memory is done here: a helper has nobody to tell that there is none.
+  struct Part {
+    std::vector<const std::byte*> from;
+    std::vector<std::byte*> to;
+    std::size_t count = 0;
+  };
+  std::vector<Part> work(static_cast<std::size_t>(parts));
+  for (int part = 0; part < parts; ++part) {
     const Slice slice = slice_of(count, element, parts, part);
     const std::size_t at = slice.begin * element;
-    std::vector<const std::byte*> from(sources.begin(), sources.end());
-    for (const std::byte*& source : from) source += at;
-    std::vector<std::byte*> to(destinations.begin(), destinations.end());
-    for (std::byte*& destination : to) destination += at;
-    fold(how, from, to, slice.count());
+    Part& own = work[static_cast<std::size_t>(part)];
+    own.from.assign(sources.begin(), sources.end());
+    own.to.assign(destinations.begin(), destinations.end());
+    for (const std::byte*& source : own.from) source += at;
+    for (std::byte*& destination : own.to) destination += at;
+    own.count = slice.count();
+  }
+  helpers.run(parts, [&](int part) {
+    const Part& own = work[static_cast<std::size_t>(part)];
+    fold(how, own.from, own.to, own.count);
   });
 }
 

@@ -19,7 +19,8 @@ class Helpers {
   virtual ~Helpers() = default;
   // How many threads work at most, the caller's included.
   virtual int count() const = 0;
-  // Runs work(0) to work(parts - 1), each once, on any of them; returns when all have returned.
+  // Runs work(0) to work(parts - 1), each once, on any of them; returns when all have returned. The work must
+  // not throw.
   virtual void run(int parts, const std::function<void(int)>& work) = 0;
 };
 

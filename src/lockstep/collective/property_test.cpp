@@ -279,12 +279,12 @@ TEST(Property, EveryWorldGivesTheBitsOfAFoldInRankOrder) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  if (argc % 2 == 0) return 2;
   for (int i = 1; i + 1 < argc; i += 2) {
     const auto number = lockstep::base::parse_integer<std::uint64_t>(argv[i + 1]);
     const std::string_view option = argv[i];
-    if (!number) return 2;
-    if (option == "--seeds") lockstep::collective::seeds = *number;
-    if (option == "--first") lockstep::collective::first_seed = *number;
+    if (!number || (option != "--seeds" && option != "--first")) return 2;
+    (option == "--seeds" ? lockstep::collective::seeds : lockstep::collective::first_seed) = *number;
   }
   return RUN_ALL_TESTS();
 }
