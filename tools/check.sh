@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The checks behind `make check`. Every step runs even if an earlier one failed; the last line is the sum, and the exit
-# status says whether all of it passed.
+# The checks behind `make check`. Every step runs even if an earlier one failed; the last lines name what failed and give
+# the sum, and the exit status says whether all of it passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 reports=build/reports
 mkdir -p $reports
 passed=0
-failed=0
+failures=() # what failed, by name
 
 # step NAME COMMAND...: one check, one verdict.
 step() {
@@ -17,7 +17,7 @@ step() {
     passed=$((passed + 1))
     printf '== %s: ok (%d s)\n' "$name" $((SECONDS - start))
   else
-    failed=$((failed + 1))
+    failures+=("$name")
     printf '== %s: FAILED (%d s)\n' "$name" $((SECONDS - start))
     return 1
   fi
@@ -44,17 +44,17 @@ build_preset() { quiet cmake --preset "$1" && quiet cmake --build --preset "$1";
 
 # run_tests PRESET: ctest's own numbers go into the sum, test by test.
 run_tests() {
-  local preset=$1 report=$reports/$1.xml tests failures
+  local preset=$1 report=$reports/$1.xml status tests bad
   rm -f "$report"
   printf '\n== %s tests\n' "$preset"
   plain_addresses ctest --preset "$preset" --output-junit "$PWD/$report"
-  local status=$?
-  if [ ! -s "$report" ]; then failed=$((failed + 1)); return 1; fi
+  status=$?
+  if [ ! -s "$report" ]; then failures+=("$preset tests (no report)"); return 1; fi
   tests=$(sed -n '0,/tests="/s/.*tests="\([0-9]*\)".*/\1/p' "$report")
-  failures=$(sed -n '0,/failures="/s/.*failures="\([0-9]*\)".*/\1/p' "$report")
-  if [ $status -ne 0 ] && [ "$failures" -eq 0 ]; then failures=1; fi
-  passed=$((passed + tests - failures))
-  failed=$((failed + failures))
+  mapfile -t bad < <(sed -n "s/.*<testcase name=\"\([^\"]*\)\".*status=\"fail\".*/$preset \1/p" "$report")
+  if [ $status -ne 0 ] && [ ${#bad[@]} -eq 0 ]; then bad=("$preset tests"); fi
+  passed=$((passed + tests - ${#bad[@]}))
+  failures+=("${bad[@]}")
   return $status
 }
 
@@ -68,5 +68,7 @@ for preset in asan tsan; do
   if step "$preset build" build_preset $preset; then run_tests $preset; fi
 done
 
-printf '\n%d passed, %d failed\n' "$passed" "$failed"
-[ "$failed" -eq 0 ]
+printf '\n'
+for name in "${failures[@]}"; do printf 'FAILED: %s\n' "$name"; done
+printf '%d passed, %d failed\n' "$passed" "${#failures[@]}"
+[ ${#failures[@]} -eq 0 ]

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -25,8 +25,9 @@ inline Deadline soon() { return Clock::steady().in(std::chrono::minutes(1)); }
 class StoreProcess {
  public:
   explicit StoreProcess(const std::string& limits = "true") : secret_(Secret::generate()) {
+    static std::atomic<int> made{0};
     const std::filesystem::path folder = std::filesystem::temp_directory_path();
-    secret_file_ = (folder / cat("lockstep-store-test-", getpid(), "-", next_++)).string();
+    secret_file_ = (folder / cat("lockstep-store-test-", getpid(), "-", made++)).string();
     EXPECT_OK(secret_.to_new_file(secret_file_));
     const std::string command =
         cat(limits, " && exec ", LOCKSTEP_COMMAND, " store --job-id job --secret-file ", secret_file_);
@@ -101,7 +102,6 @@ class StoreProcess {
   }
 
  private:
-  static inline std::atomic<int> next_{0};
   const Secret secret_;
   std::string secret_file_;
   pid_t pid_ = -1;

@@ -1,12 +1,12 @@
 // The store's server as a process of its own (`lockstep store`): killed, stopped, starved of descriptors and
 // attacked, while its clients are here. F14, F18-F20 and F31 of the fault list.
 #include <gmock/gmock.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 #include "lockstep/base/crypto.h"

@@ -364,7 +364,7 @@ Status Spanning::find_missing(const Status& status) const {
     return name_missing(board, fingerprint_.sequence, status);
   const int waits = status.cause().peer ? 1 : 2;
   for (int i = 0; i < waits; ++i) {
-    if (const Status news = communicator_.wait_for_news(); !news.ok()) return news;
+    if (Status news = communicator_.wait_for_news(); !news.ok()) return news;
   }
   return status;
 }

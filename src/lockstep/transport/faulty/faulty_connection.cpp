@@ -1,6 +1,7 @@
 #include "lockstep/transport/faulty/faulty_connection.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "lockstep/base/text.h"
@@ -128,7 +129,7 @@ FaultyConnection::~FaultyConnection() {
   Loop& loop = stream_->loop();
   if (loop.in_forked_child()) {
     // Its timers are the loop's, whose locks may be held by a thread that is not in this process.
-    static_cast<void>(new std::shared_ptr<FaultyStream>(std::move(stream_)));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<FaultyStream>(std::move(stream_)));
     return;
   }
   loop.run_and_drain([this] { stream_->end_on_loop(); });

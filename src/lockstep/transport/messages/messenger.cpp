@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <new>
 #include <utility>
 
 #include "lockstep/base/check.h"
@@ -196,7 +197,8 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   bool closed_ = false;
 };
 
-Messenger::Messenger(Transport& transport, std::unique_ptr<Listener> listener, MessengerOptions options)
+Messenger::Messenger(Transport& transport, std::unique_ptr<Listener> listener,
+                     const MessengerOptions& options)
     : impl_(std::make_shared<Impl>(transport, std::move(listener), options)) {
   impl_->loop().post([impl = impl_] { impl->accept_on_loop(); });
 }
@@ -205,7 +207,7 @@ Messenger::~Messenger() {
   Loop& loop = impl_->loop();
   if (loop.in_forked_child()) {
     // What it holds is the parent's.
-    static_cast<void>(new std::shared_ptr<Impl>(std::move(impl_)));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<Impl>(std::move(impl_)));
     return;
   }
   Impl::Remains remains;

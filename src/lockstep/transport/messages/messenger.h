@@ -58,7 +58,7 @@ struct MessengerOptions {
 class Messenger {
  public:
   // The transport outlives it. Ranks are those of the job. There is no listener in a world of one.
-  Messenger(Transport& transport, std::unique_ptr<Listener> listener, MessengerOptions options);
+  Messenger(Transport& transport, std::unique_ptr<Listener> listener, const MessengerOptions& options);
   ~Messenger();
   Messenger(const Messenger&) = delete;
   Messenger& operator=(const Messenger&) = delete;

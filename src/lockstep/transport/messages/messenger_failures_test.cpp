@@ -263,9 +263,9 @@ TEST_P(MessengerFailures, EveryCallbackRunsOnceWhileThreadsRaceWithTheEnd) {
         const int rank = thread % 2;
         for (int number = 0; number < kOperations; ++number) {
           const auto tag = static_cast<std::uint64_t>(number % 5);
+          const int slot = thread * kOperations + number;
           ranks[rank].send(1, Rank(1 - rank), tag, large, ranks.soon(), [&](const Status&) { ++answered; });
-          ranks[rank].recv(1, Rank(1 - rank), tag,
-                           in[static_cast<std::size_t>(thread * kOperations + number)], ranks.soon(),
+          ranks[rank].recv(1, Rank(1 - rank), tag, in[static_cast<std::size_t>(slot)], ranks.soon(),
                            [&](const Status&, std::optional<Rank>) { ++answered; });
           if (number == 40 && rank == 0) ranks[0].fail_group(1, Status::aborted("enough"));
         }
