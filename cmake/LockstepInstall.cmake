@@ -7,13 +7,27 @@ include(CMakePackageConfigHelpers)
 set(CMAKE_INSTALL_DOCDIR "${CMAKE_INSTALL_DATAROOTDIR}/doc/lockstep")
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep")
 
-get_property(targets GLOBAL PROPERTY LOCKSTEP_INSTALLED_TARGETS)
+get_property(targets GLOBAL PROPERTY LOCKSTEP_INSTALLED_core_TARGETS)
 install(TARGETS ${targets}
   EXPORT LockstepCoreTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT core
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT core)
 install(EXPORT LockstepCoreTargets
   NAMESPACE Lockstep:: DESTINATION ${package_folder} COMPONENT core)
+
+# What links libtorch is a component of its own. It works with the torch that it was built with and no other, so the
+# package records which that was.
+if(LOCKSTEP_TORCH)
+  get_property(torch_targets GLOBAL PROPERTY LOCKSTEP_INSTALLED_torch_TARGETS)
+  install(TARGETS ${torch_targets}
+    EXPORT LockstepTorchTargets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT torch
+    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT torch)
+  install(EXPORT LockstepTorchTargets
+    NAMESPACE Lockstep:: DESTINATION ${package_folder} COMPONENT torch)
+  install(FILES "${PROJECT_SOURCE_DIR}/cmake/FindLibtorch.cmake" DESTINATION ${package_folder} COMPONENT torch)
+  set(built_with_torch ${Libtorch_VERSION})
+endif()
 
 set(core_targets ${targets})
 list(REMOVE_ITEM core_targets lockstep_asio)  # linked by those that use it, not offered

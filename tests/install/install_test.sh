@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD CONSUMER: what BUILD installs is enough for the project CONSUMER.
+# install_test.sh BUILD CONSUMER TORCH_DIR: what BUILD installs is enough for the project CONSUMER. TORCH_DIR is the
+# libtorch that it was built with, or empty.
 set -euo pipefail
-build=$1 consumer=$2
+build=$1 consumer=$2 torch_dir=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -29,14 +30,36 @@ printed=$("$work/core/consumer")
 printed=$("$work/moved/bin/lockstep" run --nproc 4 "$work/core/all_reduce")
 [ "$(grep -c 'the sum over 4 ranks is 10' <<<"$printed")" = 4 ] || fail "all_reduce printed: $printed"
 
-# refused COMPONENT SENTENCE: asking for COMPONENT fails, and CMake says SENTENCE (which it may wrap).
+# refused COMPONENT SENTENCE [OPTION...]: asking for COMPONENT fails, and CMake says SENTENCE (which it may wrap).
 refused() {
-  local log
-  if log=$(cmake -S "$consumer" -B "$work/$1" -G Ninja -DCMAKE_PREFIX_PATH="$work/moved" -DCOMPONENT="$1" 2>&1); then
-    fail "component $1 was accepted"
+  local component=$1 sentence=$2 log
+  shift 2
+  if log=$(cmake -S "$consumer" -B "$work/refused" -G Ninja -DCMAKE_PREFIX_PATH="$work/moved" -DCOMPONENT="$component" \
+      "$@" 2>&1); then
+    fail "component $component was accepted"
   fi
-  tr -s ' \n' ' ' <<<"$log" | grep -qF "$2" || { printf '%s\n' "$log"; fail "component $1: not said: $2"; }
+  rm -rf "$work/refused"
+  tr -s ' \n' ' ' <<<"$log" | grep -qF "$sentence" || { printf '%s\n' "$log"; fail "component $component: not said: $sentence"; }
 }
-refused nonsense "Lockstep has no component 'nonsense'; it has: core."
-refused torch "was built without libtorch, so it has no component 'torch'."
-echo "installed, moved, consumed; unknown components refused"
+if [ -z "$torch_dir" ]; then
+  refused nonsense "Lockstep has no component 'nonsense'; it has: core."
+  refused torch "was built without libtorch, so it has no component 'torch'."
+  echo "installed, moved, consumed; unknown components refused"
+  exit
+fi
+
+refused nonsense "Lockstep has no component 'nonsense'; it has: core;torch."
+# A libtorch of another version: only what says so is looked at.
+mkdir -p "$work/other/share/cmake/Torch" "$work/other/lib"
+touch "$work/other/lib/libtorch.so" "$work/other/lib/libtorch_cpu.so" "$work/other/lib/libc10.so"
+touch "$work/other/share/cmake/Torch/TorchConfig.cmake"
+echo 'set(PACKAGE_VERSION "9.8.7")' >"$work/other/share/cmake/Torch/TorchConfigVersion.cmake"
+refused torch "and works with no other, but the one in $work/other/share/cmake/Torch is 9.8.7; set Torch_DIR." \
+  -DTorch_DIR="$work/other/share/cmake/Torch"
+
+cmake -S "$consumer" -B "$work/torch" -G Ninja -DCMAKE_PREFIX_PATH="$work/moved" -DCOMPONENT=torch \
+  -DTorch_DIR="$torch_dir" >"$work/torch.log" 2>&1 || { cat "$work/torch.log"; fail "torch: it does not configure"; }
+cmake --build "$work/torch" --target tensors >"$work/torch.log" 2>&1 || { cat "$work/torch.log"; fail "torch: it does not build"; }
+printed=$("$work/moved/bin/lockstep" run --nproc 2 "$work/torch/tensors")
+[ "$(grep -c 'the sum over 2 ranks is 3' <<<"$printed")" = 2 ] || fail "tensors printed: $printed"
+echo "installed, moved, consumed, with torch and without; unknown components and another torch refused"

@@ -1,0 +1,21 @@
+// All of Lockstep, and of libtorch, in one header:
+//
+//   #include <lockstep/lockstep.h>
+//
+// It is the only one of ours that includes <torch/torch.h>, which costs a translation unit ten seconds. The
+// headers named below each cost a part of that.
+#pragma once
+
+#include <torch/torch.h>
+
+#include "lockstep/backend/world.h"
+#include "lockstep/launch/spawn.h"
+#include "lockstep/tensor/coalescing.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/groups.h"
+#include "lockstep/tensor/init.h"
+#include "lockstep/tensor/messages.h"
+#include "lockstep/tensor/process_group.h"
+#include "lockstep/tensor/reduction.h"
+#include "lockstep/tensor/work_handle.h"

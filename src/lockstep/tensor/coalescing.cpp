@@ -1,0 +1,86 @@
+#include "lockstep/tensor/coalescing.h"
+
+#include <deque>
+
+#include "lockstep/tensor/operation.h"
+#include "lockstep/tensor/shapes.h"
+
+namespace lockstep::tensor {
+
+class Coalescing::Batch {
+ public:
+  Batch(OpKind kind, const ReduceOptions& options) : kind_(kind), op_("coalescing", options.group) {}
+
+  // `name` adds tensors; one that is refused leaves no trace.
+  template <typename Name>
+  void add(OpKind kind, const Name& name) {
+    if (!op_.member()) return;
+    if (kind != kind_) {
+      op_.refuse("it has ", collective::name_of(kind_), ", so ", collective::name_of(kind),
+                 " cannot be added.");
+    }
+    const std::size_t before = op_.count();
+    try {
+      name(op_, static_cast<int>(added_));
+      ++added_;
+    } catch (...) {
+      op_.truncate(before);
+      throw;
+    }
+  }
+  // A copy that lives until the launch.
+  const at::Tensor& keep(const at::Tensor& tensor) { return tensors_.emplace_back(tensor); }
+  WorkHandle launch(const ReduceOptions& options) {
+    if (!op_.member() || added_ == 0) return {};
+    return op_.issue(kind_, 0, options.op, {options.async_op, options.timeout});
+  }
+
+ private:
+  const OpKind kind_;
+  Operation op_;
+  std::deque<at::Tensor> tensors_;
+  std::size_t added_ = 0;
+};
+
+Coalescing::Coalescing(const ReduceOptions& options) : options_(options) {}
+Coalescing::~Coalescing() = default;
+
+Coalescing::Batch& Coalescing::batch_for(OpKind kind) {
+  if (!batch_) batch_ = std::make_unique<Batch>(kind, options_);
+  return *batch_;
+}
+
+void Coalescing::all_reduce(const at::Tensor& tensor) {
+  Batch& batch = batch_for(OpKind::kAllReduce);
+  batch.add(OpKind::kAllReduce, [&](Operation& op, int index) {
+    op.in_place(batch.keep(tensor), {"tensor", index});
+  });
+}
+
+void Coalescing::all_gather_single(const at::Tensor& output, const at::Tensor& input) {
+  Batch& batch = batch_for(OpKind::kAllGather);
+  batch.add(OpKind::kAllGather, [&](Operation& op, int index) {
+    op.input(batch.keep(input), {"input", index});
+    op.output(batch.keep(output), {"output", index});
+    op.cut(op.size());
+    check_whole(op, output, "output", input, "input");
+  });
+}
+
+void Coalescing::reduce_scatter_single(const at::Tensor& output, const at::Tensor& input) {
+  Batch& batch = batch_for(OpKind::kReduceScatter);
+  batch.add(OpKind::kReduceScatter, [&](Operation& op, int index) {
+    op.output(batch.keep(output), {"output", index});
+    op.input(batch.keep(input), {"input", index});
+    op.cut(op.size());
+    check_whole(op, input, "input", output, "output");
+  });
+}
+
+WorkHandle Coalescing::launch() {
+  if (!batch_) return {};
+  const std::unique_ptr<Batch> batch = std::move(batch_);
+  return batch->launch(options_);
+}
+
+}  // namespace lockstep::tensor

@@ -1,0 +1,61 @@
+#include "lockstep/tensor/collectives.h"
+
+#include "lockstep/tensor/operation.h"
+#include "lockstep/tensor/sparse.h"
+
+namespace lockstep::tensor {
+
+WorkHandle broadcast(const at::Tensor& tensor, const FromRootOptions& options) {
+  Operation op("broadcast", options.group);
+  if (!op.member()) return {};
+  const int root = op.root({.name = "src", .global = options.src, .group = options.group_src});
+  op.in_place(tensor, {"tensor"});
+  return op.issue(OpKind::kBroadcast, root, {options.async_op, options.timeout});
+}
+
+WorkHandle all_reduce(const at::Tensor& tensor, const ReduceOptions& options) {
+  Operation op("all_reduce", options.group);
+  if (!op.member()) return {};
+  if (tensor.defined() && tensor.is_sparse()) {
+    all_reduce_sparse(op, tensor, options);
+    return {};
+  }
+  op.in_place(tensor, {"tensor"});
+  return op.issue(OpKind::kAllReduce, 0, options.op, {options.async_op, options.timeout});
+}
+
+WorkHandle all_reduce_coalesced(const Tensors& tensors, const ReduceOptions& options) {
+  Operation op("all_reduce_coalesced", options.group);
+  if (!op.member()) return {};
+  if (tensors.empty()) op.refuse("tensors is empty.");
+  for (std::size_t i = 0; i < tensors.size(); ++i) op.in_place(tensors[i], {"tensors", static_cast<int>(i)});
+  return op.issue(OpKind::kAllReduce, 0, options.op, {options.async_op, options.timeout});
+}
+
+WorkHandle reduce(const at::Tensor& tensor, const ReduceToRootOptions& options) {
+  Operation op("reduce", options.group);
+  if (!op.member()) return {};
+  const int root = op.root({.name = "dst", .global = options.dst, .group = options.group_dst});
+  if (op.rank() == root) {
+    op.input_and_output(tensor, {"tensor"});
+  } else {
+    op.input(tensor, {"tensor"});
+  }
+  return op.issue(OpKind::kReduce, root, options.op, {options.async_op, options.timeout});
+}
+
+WorkHandle barrier(const CollectiveOptions& options) {
+  Operation op("barrier", options.group);
+  if (!op.member()) return {};
+  return op.issue(OpKind::kBarrier, {options.async_op, options.timeout});
+}
+
+void monitored_barrier(const MonitoredBarrierOptions& options) {
+  const Operation op("monitored_barrier", options.group);
+  if (!op.member()) return;
+  const Status status =
+      op.state()->any_backend(op.call())->monitored_barrier(op.options({.timeout = options.timeout}));
+  if (!status.ok()) op.throw_status(status);
+}
+
+}  // namespace lockstep::tensor

@@ -1,0 +1,101 @@
+#include "lockstep/tensor/group_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/text.h"
+#include "lockstep/tensor/errors.h"
+
+namespace lockstep::tensor {
+namespace {
+
+std::string device_text(c10::DeviceType device) { return c10::DeviceTypeName(device, /*lower_case=*/true); }
+
+}  // namespace
+
+GroupState::GroupState(Parts parts)
+    : name_(std::move(parts.name)),
+      description_(std::move(parts.description)),
+      ranks_(std::move(parts.ranks)),
+      world_ranks_(std::move(parts.world_ranks)),
+      rank_(parts.rank),
+      global_rank_(parts.global_rank),
+      backends_(std::move(parts.backends)) {
+  for (const DeviceBackend& backend : backends_) names_.emplace_back(backend.device, backend.name);
+}
+
+std::shared_ptr<GroupState> GroupState::non_member() {
+  return std::make_shared<GroupState>(Parts{.name = "non-member"});
+}
+
+int GroupState::group_rank_of(int global_rank) const {
+  const auto found = std::find(ranks_.begin(), ranks_.end(), global_rank);
+  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
+}
+
+void GroupState::throw_closed(const char* call) const {
+  throw_error(Status::invalid(cat("rank ", global_rank_, ": ", call, ": the group ", base::quoted(name_),
+                                  " was destroyed; make a new one."),
+                              {.failure = Failure::kClosed, .op = call, .group = name_}),
+              Rank{global_rank_});
+}
+
+std::shared_ptr<Backend> GroupState::backend(const char* call, c10::DeviceType device) const {
+  {
+    const MutexLock lock(mutex_);
+    for (const DeviceBackend& entry : backends_) {
+      if (entry.device == device) return entry.backend;
+    }
+    if (backends_.empty() && is_member()) throw_closed(call);
+  }
+  throw_error(
+      Status::invalid(cat("rank ", global_rank_, ": ", call, ": the group ", base::quoted(name_),
+                          " has no backend for tensors on ", device_text(device), "; it has ", config(), "."),
+                      {.op = call, .group = name_}),
+      Rank{global_rank_});
+}
+
+std::shared_ptr<Backend> GroupState::any_backend(const char* call) const {
+  const MutexLock lock(mutex_);
+  if (backends_.empty()) throw_closed(call);
+  return backends_.front().backend;
+}
+
+const std::string& GroupState::backend_name(c10::DeviceType device) const {
+  for (const auto& [type, name] : names_) {
+    if (type == device) return name;
+  }
+  throw_error(Status::invalid(cat("get_backend: the group ", base::quoted(name_), " has no backend for ",
+                                  device_text(device))),
+              Rank{global_rank_});
+}
+
+std::string GroupState::config() const {
+  std::vector<std::string> parts;
+  parts.reserve(names_.size());
+  for (const auto& [type, name] : names_) parts.push_back(cat(device_text(type), ":", name));
+  return base::join(parts, ",");
+}
+
+bool GroupState::is_closed() const {
+  const MutexLock lock(mutex_);
+  return is_member() && backends_.empty();
+}
+
+void GroupState::close() {
+  std::vector<DeviceBackend> taken;  // destroyed with no lock held
+  {
+    const MutexLock lock(mutex_);
+    taken = std::exchange(backends_, {});
+  }
+  for (const DeviceBackend& entry : taken) {
+    // Somebody is in an operation, which cannot end well for anybody any more.
+    if (entry.backend.use_count() > 1) {
+      entry.backend->abort(
+          Status::aborted(cat("the group ", base::quoted(name_), " was destroyed during an operation"),
+                          {.failure = Failure::kClosed, .group = name_}));
+    }
+  }
+}
+
+}  // namespace lockstep::tensor

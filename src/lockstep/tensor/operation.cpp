@@ -1,0 +1,254 @@
+#include "lockstep/tensor/operation.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/log.h"
+#include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/default_group.h"
+#include "lockstep/tensor/overlap.h"
+#include "lockstep/tensor/work_state.h"
+
+namespace lockstep::tensor {
+namespace {
+
+constexpr Logger kLog("tensor");
+
+void append_parts(c10::SmallVectorImpl<ByteView>& out, ByteView bytes, int parts) {
+  const std::size_t each = bytes.size() / static_cast<std::size_t>(parts);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(parts); ++i)
+    out.push_back(bytes.subspan(i * each, each));
+}
+void append_parts(c10::SmallVectorImpl<ByteSpan>& out, ByteSpan bytes, int parts) {
+  const std::size_t each = bytes.size() / static_cast<std::size_t>(parts);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(parts); ++i)
+    out.push_back(bytes.subspan(i * each, each));
+}
+
+template <typename Out, typename Span>
+void append_parts(Out& out, Span bytes, std::span<const std::int64_t> elements, std::size_t element_size) {
+  std::size_t at = 0;
+  for (const std::int64_t count : elements) {
+    const std::size_t size = static_cast<std::size_t>(count) * element_size;
+    out.push_back(bytes.subspan(at, size));
+    at += size;
+  }
+}
+
+}  // namespace
+
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::ScalarType::Bool:
+      return DType::kBool;
+    case at::ScalarType::Byte:
+      return DType::kUint8;
+    case at::ScalarType::Char:
+      return DType::kInt8;
+    case at::ScalarType::Short:
+      return DType::kInt16;
+    case at::ScalarType::Int:
+      return DType::kInt32;
+    case at::ScalarType::Long:
+      return DType::kInt64;
+    case at::ScalarType::UInt16:
+      return DType::kUint16;
+    case at::ScalarType::UInt32:
+      return DType::kUint32;
+    case at::ScalarType::UInt64:
+      return DType::kUint64;
+    case at::ScalarType::Half:
+      return DType::kFloat16;
+    case at::ScalarType::BFloat16:
+      return DType::kBFloat16;
+    case at::ScalarType::Float:
+      return DType::kFloat32;
+    case at::ScalarType::Double:
+      return DType::kFloat64;
+    case at::ScalarType::ComplexFloat:
+      return DType::kComplex64;
+    case at::ScalarType::ComplexDouble:
+      return DType::kComplex128;
+    default:
+      break;
+  }
+  if (c10::isFloat8Type(type)) return DType::kFloat8;
+  return std::nullopt;
+}
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::vector<std::string> sizes;
+  for (const std::int64_t size : tensor.sizes()) sizes.push_back(cat(size));
+  return cat('[', base::join(sizes), ']');
+}
+
+struct Operation::Spans {
+  c10::SmallVector<ByteView, 8> inputs;
+  c10::SmallVector<ByteSpan, 8> outputs;
+};
+
+Operation::Operation(const char* call, const ProcessGroup& group) : call_(call), state_(group.state(call)) {
+  if (!member()) {
+    kLog.warn(cat("rank ", default_group(call)->rank(), ": ", call,
+                  " with a group that this rank is no member of does nothing."));
+  }
+}
+
+void Operation::throw_refused(const std::string& what) const {
+  throw_status(Status::invalid(what, {.op = call_, .group = state_->name()}).with_prefix(cat(call_, ": ")));
+}
+
+void Operation::throw_status(const Status& given) const {
+  const Rank at{state_->global_rank()};
+  const bool nameless = given.code() == Code::kInvalid && given.failure() == Failure::kNone;
+  throw_error(nameless ? given.with_prefix(cat("rank ", at, ": ")) : given, at);
+}
+
+void Operation::check_length(const char* argument, std::size_t length, std::size_t wanted) const {
+  if (length != wanted) {
+    refuse(argument, " has ", length, " tensors, but one for each of the ", wanted,
+           " ranks of the group is needed.");
+  }
+}
+
+int Operation::root(const RootArguments& root) const {
+  if (root.global && root.group)
+    refuse(root.name, " and group_", root.name, " are both given; give one of them.");
+  if (root.group) {
+    if (*root.group < 0 || *root.group >= size()) {
+      refuse("group_", root.name, " is ", *root.group, ", but the group ", base::quoted(state_->name()),
+             " has ", size(), " ranks.");
+    }
+    return *root.group;
+  }
+  const std::optional<int> global = root.global ? root.global : root.fallback;
+  if (!global) refuse("neither ", root.name, " nor group_", root.name, " is given.");
+  const int found = state_->group_rank_of(*global);
+  if (found < 0) {
+    std::vector<Rank> ranks;
+    for (const int rank : state_->ranks()) ranks.emplace_back(rank);
+    std::sort(ranks.begin(), ranks.end());
+    refuse(root.name, " is ", *global, ", but the group ", base::quoted(state_->name()),
+           " has the global ranks ", base::ranks_text(ranks), ".");
+  }
+  return found;
+}
+
+void Operation::check_tensor(const at::Tensor& tensor, const Argument& argument) const {
+  if (!tensor.defined()) refuse(argument.text(), " is an undefined tensor.");
+  if (tensor.layout() != at::kStrided) {
+    refuse(argument.text(),
+           " is sparse or has another special layout; only all_reduce takes a sparse tensor.");
+  }
+  if (!dtype_of(tensor.scalar_type())) {
+    refuse(argument.text(), " is of type ", c10::toString(tensor.scalar_type()), ", which cannot travel.");
+  }
+}
+
+void Operation::add(const at::Tensor& tensor, Argument argument, Role role) {
+  check_tensor(tensor, argument);
+  const DType dtype = *dtype_of(tensor.scalar_type());
+  if (entries_.empty()) {
+    dtype_ = dtype;
+    device_ = tensor.device().type();
+    (void)state_->backend(call_, device_);
+  } else {
+    const Entry& first = entries_.front();
+    if (tensor.scalar_type() != first.tensor->scalar_type()) {
+      refuse(argument.text(), " is of type ", c10::toString(tensor.scalar_type()), ", but ",
+             first.argument.text(), " is of type ", c10::toString(first.tensor->scalar_type()), ".");
+    }
+    if (tensor.device() != first.tensor->device()) {
+      refuse(argument.text(), " is on ", tensor.device().str(), ", but ", first.argument.text(), " is on ",
+             first.tensor->device().str(), ".");
+    }
+  }
+  if (role != Role::kInput && overlaps_itself(tensor)) {
+    refuse(argument.text(),
+           " has several elements in one place (as after expand()), so it cannot be written to.");
+  }
+  entries_.push_back({&tensor, argument, role});
+}
+
+void Operation::check_together() const {
+  if (entries_.size() < 2) return;
+  c10::SmallVector<const at::Tensor*, 8> tensors;
+  for (const Entry& entry : entries_) tensors.push_back(entry.tensor);
+  const auto found = find_overlap({tensors.data(), tensors.size()},
+                                  [this](std::size_t i) { return entries_[i].role != Role::kInput; });
+  if (!found) return;
+  refuse(entries_[found->first].argument.text(), " and ", entries_[found->second].argument.text(),
+         " share memory, and one of them is written to.");
+}
+
+OpOptions Operation::options(const Issue& how) const {
+  OpOptions options;
+  if (how.timeout) options.deadline = Clock::steady().in(*how.timeout);
+  return options;
+}
+
+void Operation::lay_out(Buffers& buffers, Spans& spans) const {
+  for (const Entry& entry : entries_) {
+    const std::size_t element = entry.tensor->element_size();
+    if (entry.role == Role::kInput) {
+      const ByteView bytes = buffers.input(*entry.tensor);
+      if (!entry.parts.empty()) {
+        append_parts(spans.inputs, bytes, entry.parts, element);
+      } else {
+        append_parts(spans.inputs, bytes, entry.equal_parts);
+      }
+      continue;
+    }
+    const ByteSpan bytes =
+        entry.role == Role::kOutput ? buffers.output(*entry.tensor) : buffers.in_place(*entry.tensor);
+    if (entry.role == Role::kBoth) spans.inputs.push_back(bytes);
+    if (!entry.parts.empty()) {
+      append_parts(spans.outputs, bytes, entry.parts, element);
+    } else {
+      append_parts(spans.outputs, bytes, entry.equal_parts);
+    }
+  }
+}
+
+WorkHandle Operation::issue(OpKind kind, int root, const Reduction& reduction, const Issue& how) {
+  if (collective::reduces(kind)) {
+    const Status possible = collective::check_reducible(dtype_, reduction.op);
+    if (!possible.ok()) throw_status(possible.with_prefix(cat(call_, ": op: ")));
+  }
+  check_together();
+  const std::shared_ptr<Backend> backend =
+      entries_.empty() ? state_->any_backend(call_) : state_->backend(call_, device_);
+  OpOptions options = this->options(how);
+  Spans spans;
+  Call call{.kind = kind,
+            .dtype = dtype_,
+            .reduce_op = reduction.op,
+            .factor = reduction.factor,
+            .root = Rank{root}};
+  const auto fill = [&](Buffers& buffers) {
+    lay_out(buffers, spans);
+    call.inputs = {spans.inputs.data(), spans.inputs.size()};
+    call.outputs = {spans.outputs.data(), spans.outputs.size()};
+  };
+  if (!how.async_op) {
+    Buffers buffers;
+    fill(buffers);
+    const Status status = backend->run(call, options);
+    if (!status.ok()) throw_status(status);
+    buffers.finish();
+    return {};
+  }
+  const auto buffers = std::make_shared<Buffers>();
+  fill(*buffers);
+  options.keep = buffers;
+  backend::WorkPtr work = backend->start(call, options);
+  // What the backend refused at once is an error of this call, not of the operation.
+  const Status early = work->status();
+  if (early.code() == Code::kInvalid && early.failure() != Failure::kDesync) throw_status(early);
+  return WorkHandle(std::make_shared<WorkHandle::State>(std::move(work), buffers, state_));
+}
+
+}  // namespace lockstep::tensor

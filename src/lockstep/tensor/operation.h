@@ -1,0 +1,129 @@
+// An Operation is one call of the user's on tensors, from its arguments to the backend. Internal.
+//
+// First every argument is named and checked; then issue() looks at all of them together, and only then are
+// bytes staged and the call given to the backend. So a wrong call sends nothing and changes nothing.
+// Tensors and lists of sizes are borrowed until issue() returns.
+// Thread safety: one thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/text.h"
+#include "lockstep/collective/call.h"
+#include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/group_state.h"
+#include "lockstep/tensor/process_group.h"
+#include "lockstep/tensor/reduction.h"
+#include "lockstep/tensor/work_handle.h"
+
+namespace lockstep::tensor {
+
+class Buffers;
+
+// "tensor", "output_tensors[2]".
+struct Argument {
+  const char* name = "";
+  int index = -1;
+  std::string text() const { return index < 0 ? std::string(name) : cat(name, '[', index, ']'); }
+};
+
+// Both ways in which a caller may name a root or peer.
+struct RootArguments {
+  const char* name;  // "src"
+  std::optional<int> global = {};
+  std::optional<int> group = {};
+  std::optional<int> fallback = {};  // global; nothing: one of the two must be given
+};
+
+// How the operation is to run.
+struct Issue {
+  bool async_op = false;
+  std::optional<Duration> timeout = {};
+};
+
+class Operation {
+ public:
+  // InvalidArgument before init_process_group(). Warns if this rank is no member: then member() is false, and
+  // nothing else is to be called.
+  Operation(const char* call, const ProcessGroup& group);
+
+  bool member() const { return state_->is_member(); }
+  int rank() const { return state_->rank(); }
+  int size() const { return state_->size(); }
+  const std::shared_ptr<GroupState>& state() const { return state_; }
+  const char* call() const { return call_; }
+
+  // Its rank in the group. InvalidArgument for both forms, none where one is needed, or one that is no
+  // member.
+  int root(const RootArguments& root) const;
+
+  // Each tensor is checked when it is named. One may be cut into parts along its elements: equal ones, or of
+  // the given numbers of elements.
+  void input(const at::Tensor& tensor, Argument argument) { add(tensor, argument, Role::kInput); }
+  void output(const at::Tensor& tensor, Argument argument) { add(tensor, argument, Role::kOutput); }
+  void in_place(const at::Tensor& tensor, Argument argument) { add(tensor, argument, Role::kInPlace); }
+  // Read, and overwritten with the result.
+  void input_and_output(const at::Tensor& tensor, Argument argument) { add(tensor, argument, Role::kBoth); }
+  void cut(int equal_parts) { entries_.back().equal_parts = equal_parts; }
+  void cut(std::span<const std::int64_t> elements) { entries_.back().parts = elements; }
+
+  // How many tensors were named, and back to so many.
+  std::size_t count() const { return entries_.size(); }
+  void truncate(std::size_t count) { entries_.resize(count); }
+
+  // kInvalid in words: throws "rank 2: all_gather: ...".
+  template <typename... Args>
+  [[noreturn]] void refuse(const Args&... what) const {
+    throw_refused(cat(what...));
+  }
+  // Throws unless the list has this many tensors.
+  void check_length(const char* argument, std::size_t length, std::size_t wanted) const;
+
+  WorkHandle issue(OpKind kind, int root, const Reduction& reduction, const Issue& how);
+  WorkHandle issue(OpKind kind, int root, const Issue& how) { return issue(kind, root, {}, how); }
+  WorkHandle issue(OpKind kind, const Issue& how) { return issue(kind, 0, {}, how); }
+
+  // Alone, for operations that are not collectives: looks at all arguments together.
+  void check_together() const;
+  DType dtype() const { return dtype_; }
+  c10::DeviceType device() const { return device_; }
+  OpOptions options(const Issue& how) const;
+  [[noreturn]] void throw_status(const Status& status) const;
+
+ private:
+  enum class Role : std::uint8_t { kInput, kOutput, kInPlace, kBoth };
+  struct Entry {
+    const at::Tensor* tensor = nullptr;
+    Argument argument = {};
+    Role role = Role::kInput;
+    int equal_parts = 1;
+    std::span<const std::int64_t> parts = {};
+  };
+  struct Spans;
+
+  void add(const at::Tensor& tensor, Argument argument, Role role);
+  void check_tensor(const at::Tensor& tensor, const Argument& argument) const;
+  void lay_out(Buffers& buffers, Spans& spans) const;
+  [[noreturn]] void throw_refused(const std::string& what) const;
+
+  const char* const call_;
+  const std::shared_ptr<GroupState> state_;  // shared: the caller may let go of the group meanwhile
+  c10::SmallVector<Entry, 2> entries_;
+  DType dtype_ = DType::kUint8;
+  c10::DeviceType device_ = c10::DeviceType::CPU;
+};
+
+// Nothing for a type that does not travel.
+std::optional<DType> dtype_of(at::ScalarType type);
+// "[2, 3]".
+std::string shape_text(const at::Tensor& tensor);
+
+}  // namespace lockstep::tensor

@@ -1,0 +1,253 @@
+// Groups on worlds of real processes.
+#include "lockstep/tensor/process_group.h"
+
+#include <csignal>
+#include <thread>
+
+#include "lockstep/backend/native/world_test_support.h"
+#include "lockstep/tensor/init.h"
+#include "lockstep/tensor/tensor_test_support.h"
+
+namespace lockstep::tensor {
+namespace {
+
+using namespace std::chrono_literals;
+using lockstep::testing::ProcessWorld;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+void expect_sum(const ProcessGroup& group, double sum) {
+  const at::Tensor tensor = at::full({3}, get_rank() + 1, at::kDouble);
+  all_reduce(tensor, {.group = group});
+  EXPECT_TRUE(all_equal(tensor, sum)) << tensor;
+}
+
+TEST(Init, NothingWorksBeforeIt) {
+  EXPECT_FALSE(is_initialized());
+  expect_error([] { get_rank(); }, {"get_rank", "init_process_group()"});
+  expect_error([] { all_reduce(at::Tensor()); }, {"all_reduce", "init_process_group()"});
+  expect_error([] { barrier(); }, {"barrier"});
+  expect_error([] { destroy_process_group(); }, {"destroy_process_group"});
+  expect_error([] { new_group({0}); }, {"new_group"});
+}
+
+TEST(Init, AWorldOfOneNeedsNobody) {
+  run_world(1, [](int) {
+    EXPECT_TRUE(is_initialized());
+    EXPECT_EQ(get_rank(), 0);
+    EXPECT_EQ(get_world_size(), 1);
+    EXPECT_EQ(get_node_local_rank(), 0);
+    EXPECT_EQ(get_backend(), "native");
+    EXPECT_EQ(get_backend_config(), "cpu:native");
+    EXPECT_EQ(get_pg_count(), 1);
+    expect_sum({}, 1);
+    expect_error([] { (void)init_process_group(); }, {"already"});
+  });
+}
+
+TEST(Init, RefusesWhatCannotBeMeant) {
+  EXPECT_OK(ProcessWorld{1}.run([](const SpawnedRank& rank) {
+    const auto init = [&](InitOptions options) {
+      options.environment = rank.environment;
+      (void)init_process_group(options);
+    };
+    expect_error([&] { init({.backend = "nccl"}); }, {"\"nccl\"", "native"});
+    expect_error([&] { init({.backend = "cuda:native"}); }, {"\"cuda\"", "cpu"});
+    expect_error([&] { init({.backend = "cpu:native,cpu:native"}); }, {"twice"});
+    expect_error([&] { init({.backend = "cpu:"}); }, {"neither a name nor a list"});
+    expect_error([&] { init({.rank = 0, .world = {.rendezvous = {.rank = Rank{0}}}}); },
+                 {"rank is given twice"});
+    expect_error([&] { init({.init_method = "nonsense"}); }, {"nonsense"});
+    EXPECT_FALSE(is_initialized());
+  }));
+}
+
+TEST(Init, MayBeRepeatedAtOnceWithRanksOutOfStep) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    for (int round = 0; round < 20; ++round) {
+      auto world = init_process_group({.environment = rank.environment});
+      const at::Tensor tensor = at::full({2}, round, at::kInt);
+      all_reduce(tensor);
+      EXPECT_TRUE(all_equal(tensor, 3 * round));
+      // A rank of its own is ahead of the others in every round, and leaves in another way.
+      if (round % 3 != rank.rank.value) std::this_thread::yield();
+      if ((round + rank.rank.value) % 2 == 0) destroy_process_group();
+    }
+    EXPECT_FALSE(is_initialized());
+  }));
+}
+
+TEST(Init, AHandleDoesNotEndTheNextWorld) {
+  EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
+    auto first = std::make_unique<WorldHandle>(init_process_group({.environment = rank.environment}));
+    const ProcessGroup pair = new_group({0, 1});
+    destroy_process_group();
+    expect_error([] { get_rank(); }, {"init_process_group()"});
+    expect_error([&] { barrier({.group = pair}); }, {"barrier", "was destroyed"});
+    const auto second = init_process_group({.environment = rank.environment});
+    first.reset();
+    EXPECT_TRUE(is_initialized());
+    expect_sum({}, 3);
+    expect_error([&] { barrier({.group = pair}); }, {"barrier", "was destroyed"});
+  }));
+}
+
+// What an example from outside the tree would pass.
+TEST(Init, TakesABackendFromOutside) {
+  EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
+    int made = 0;
+    const WorldFactory mine = [&](const WorldOptions& options, const Environment& environment) {
+      ++made;
+      return World::join(options, environment);
+    };
+    const auto world = init_process_group(
+        {.backend = "cpu:mine", .backends = {{"mine", mine}}, .environment = rank.environment});
+    EXPECT_EQ(made, 1);
+    EXPECT_EQ(get_backend(), "mine");
+    expect_sum({}, 3);
+  }));
+}
+
+TEST(Groups, AreMadeByTheirMembersOrByAll) {
+  run_world(5, [](int rank) {
+    const ProcessGroup odd = new_group({3, 1});  // all ranks call it
+    EXPECT_EQ(odd.is_member(), rank % 2 == 1);
+    EXPECT_EQ(get_rank(odd), rank == 1 ? 0 : rank == 3 ? 1 : -1);
+    EXPECT_EQ(get_world_size(odd), rank % 2 == 1 ? 2 : -1);
+    all_reduce(at::ones(1), {.group = odd});  // a non-member is warned, and goes on
+    if (rank % 2 == 1) {
+      expect_sum(odd, 6);
+      EXPECT_THAT(get_process_group_ranks(odd), ElementsAre(1, 3));
+      EXPECT_EQ(get_group_rank(odd, 3), 1);
+      EXPECT_EQ(get_global_rank(odd, 1), 3);
+      expect_error([&] { get_group_rank(odd, 2); }, {"rank 2 is no member"});
+      expect_error([&] { get_global_rank(odd, 2); }, {"rank 2", "2 ranks"});
+    } else {
+      const ProcessGroup even = new_group({4, 0, 2}, {.group_desc = "even ones", .sort_ranks = false});
+      EXPECT_EQ(get_rank(even), (rank + 2) / 2 % 3);
+      EXPECT_EQ(even.description(), "even ones");
+      expect_sum(even, 9);
+      // `src` is global: rank 4 is rank 0 of the group.
+      const at::Tensor tensor = at::full({1}, rank, at::kInt);
+      broadcast(tensor, {.src = 4, .group = even});
+      EXPECT_TRUE(all_equal(tensor, 4));
+      broadcast(tensor.fill_(rank), {.group_src = 1, .group = even});
+      EXPECT_TRUE(all_equal(tensor, 0));
+    }
+    expect_sum({}, 15);
+  });
+}
+
+TEST(Groups, MayHaveNamesTimeoutsAndBeDestroyedAlone) {
+  run_world(2, [](int rank) {
+    ProcessGroup named = new_group({.timeout = 7s, .group_name = "pair"});
+    EXPECT_EQ(named.name(), "pair");
+    EXPECT_EQ(named.timeout(), 7s);
+    set_timeout(9s, named);
+    EXPECT_EQ(named.timeout(), 9s);
+    EXPECT_EQ(get_pg_count(), 2);
+    expect_sum(named, 3);
+    barrier();
+    destroy_process_group(named);
+    EXPECT_EQ(get_pg_count(), 1);
+    expect_error([&] { all_reduce(at::ones(1), {.group = named}); },
+                 {"all_reduce", "\"pair\"", "was destroyed"});
+    named = new_group({.group_name = "pair"});  // the same name again
+    expect_sum(named, 3);
+    EXPECT_FALSE(named == ProcessGroup());
+    EXPECT_TRUE(ProcessGroup() == ProcessGroup());
+    const std::string own = "rank " + std::to_string(rank);
+    expect_error([] { new_group({0, 2}); }, {own, "new_group", "rank 2"});
+    expect_error([] { new_group({0, 0}); }, {"twice"});
+    expect_error([] { new_group(std::vector<int>{}); }, {"empty"});
+    expect_sum({}, 3);
+  });
+}
+
+TEST(Groups, AreDivided) {
+  run_world(4, [](int rank) {
+    const Subgroups halves = new_subgroups(2);
+    EXPECT_THAT(halves.ranks, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+    expect_sum(halves.current, rank < 2 ? 3 : 7);
+    EXPECT_EQ(get_world_size(new_subgroups().current), 4);  // one host
+    expect_error([] { new_subgroups(3); }, {"new_subgroups", "group_size is 3"});
+
+    const Subgroups listed = new_subgroups_by_enumeration({{0, 3}, {1}});
+    EXPECT_EQ(get_world_size(listed.current), rank == 2 ? -1 : rank == 1 ? 1 : 2);
+    if (rank % 3 == 0) expect_sum(listed.current, 5);
+    expect_error(
+        [] {
+          new_subgroups_by_enumeration({{0, 1}, {1, 2}});
+        },
+        {"ranks_per_subgroup", "rank 1", "twice"});
+
+    const ProcessGroup split = split_group({{0, 1, 3}});
+    EXPECT_EQ(get_world_size(split), rank == 2 ? -1 : 3);
+    if (rank != 2) {
+      expect_sum(split, 7);
+      // Ranks of the parent, not global ones.
+      const ProcessGroup last = split_group({{1, 2}}, split);
+      if (rank != 0) expect_sum(last, 6);
+    }
+    const ProcessGroup coloured = split_group(SplitBy{.color = rank % 2, .key = -rank});
+    EXPECT_EQ(get_rank(coloured), rank < 2 ? 1 : 0);
+    expect_sum(coloured, rank % 2 == 0 ? 4 : 6);
+  });
+}
+
+TEST(Groups, AreShrunk) {
+  run_world(3, [](int rank) {
+    const ProcessGroup all = new_group();
+    const ProcessGroup rest = rank == 1 ? ProcessGroup::non_member() : shrink_group({1}, all);
+    if (rank != 1) expect_sum(rest, 4);
+    barrier();
+    if (rank == 1) return;  // it leaves
+    const ProcessGroup left = shrink_group({1});
+    EXPECT_EQ(get_world_size(), 2);
+    EXPECT_EQ(get_rank(), rank == 2 ? 1 : 0);
+    EXPECT_TRUE(left == ProcessGroup());
+    expect_sum({}, 3);  // global ranks are new
+    expect_error([&] { barrier({.group = all}); }, {"was destroyed"});
+    const ProcessGroup pair = new_group({0, 1});
+    EXPECT_THAT(pair.ranks(), ElementsAre(0, 1));
+    expect_sum(pair, 3);
+  });
+}
+
+TEST(Groups, OfTwoThreadsAreMatchedByTheirNames) {
+  run_world(2, [](int rank) {
+    const auto make = [](const std::string& name) { expect_sum(new_group({.group_name = name}), 3); };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      // In another order on each rank.
+      threads.emplace_back([&, i] { make("group " + std::to_string(rank == 0 ? i : 3 - i)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(Groups, ARankThatDiesIsATypedErrorOnTheOthers) {
+  backend::Survivors survivors;
+  const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
+    backend::Survivors::stay();
+    const auto world = init_process_group({.environment = rank.environment});
+    barrier();
+    if (rank.rank.value == 1) ::kill(::getpid(), SIGKILL);
+    try {
+      all_reduce(at::ones(1000));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const PeerDied& error) {
+      EXPECT_EQ(error.peer(), Rank{1});
+      EXPECT_EQ(error.op(), "all_reduce");
+      EXPECT_EQ(error.sequence(), 2U);
+      EXPECT_THAT(error.what(), HasSubstr("[rank" + std::to_string(rank.rank.value) + "]: "));
+    }
+    (void)shrink_group({});  // the survivors go on
+    expect_sum({}, 3);
+    if (!::testing::Test::HasFailure()) survivors.add();
+  });
+  EXPECT_EQ(survivors.count(), 2) << status.text();
+}
+
+}  // namespace
+}  // namespace lockstep::tensor

@@ -1,0 +1,306 @@
+#include "lockstep/tensor/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/tensor/errors.h"
+
+namespace lockstep::tensor {
+namespace {
+
+[[noreturn]] void refuse(std::string message, std::optional<Rank> at = {}) {
+  throw_error(Status::invalid(std::move(message)), at);
+}
+
+Result<std::unique_ptr<World>> join_native(const WorldOptions& options, const Environment& environment) {
+  return World::join(options, environment);
+}
+
+// What is said twice is refused: nobody could say which one counts.
+WorldOptions world_options(const InitOptions& options) {
+  WorldOptions world = options.world;
+  RendezvousOptions& rendezvous = world.rendezvous;
+  const auto take = [](const auto& given, auto& target, const char* name, auto convert) {
+    if (!given) return;
+    if (target) refuse(cat("init_process_group: ", name, " is given twice, also in world.rendezvous."));
+    target = convert(*given);
+  };
+  if (options.init_method && options.store)
+    refuse("init_process_group: init_method and store exclude each other; give one of them.");
+  take(options.init_method, rendezvous.url, "init_method", [](const std::string& url) { return url; });
+  take(options.rank, rendezvous.rank, "rank", [](int rank) { return Rank{rank}; });
+  take(options.world_size, rendezvous.world_size, "world_size", [](int size) { return WorldSize{size}; });
+  if (options.store) {
+    if (rendezvous.store) refuse("init_process_group: store is given twice, also in world.rendezvous.");
+    rendezvous.store = options.store;
+  }
+  if (options.timeout) world.timeout = *options.timeout;
+  return world;
+}
+
+const WorldFactory& factory_of(const InitOptions& options, const std::string& name) {
+  static const WorldFactory native = join_native;
+  if (const auto found = options.backends.find(name); found != options.backends.end()) return found->second;
+  if (name == "native") return native;
+  std::vector<std::string> known{"native"};
+  for (const auto& [other, factory] : options.backends) known.push_back(other);
+  refuse(cat("init_process_group: there is no backend ", base::quoted(name),
+             "; there is: ", base::join(known), ". Pass a factory for others in InitOptions::backends."));
+}
+
+Environment environment_of(const InitOptions& options) {
+  if (options.environment) return *options.environment;
+  auto environment = Environment::read();
+  throw_if_error(environment.status(), {});
+  base::configure_logging(environment->log);
+  return std::move(*environment);
+}
+
+// A control block of its own, so that its count is that of the users of this backend.
+std::shared_ptr<Backend> share(const std::shared_ptr<World>& world, std::unique_ptr<Backend> made) {
+  return {made.release(), [world](Backend* backend) { delete backend; }};
+}
+std::shared_ptr<Backend> share_whole(const std::shared_ptr<World>& world) {
+  return {&world->group(), [world](Backend*) {}};
+}
+
+}  // namespace
+
+// Groups without a name are matched by the order in which they are made, which two threads do not have.
+class Session::Making {
+ public:
+  Making(Session& session, const char* call) : session_(session) {
+    const MutexLock lock(session.mutex_);
+    if (session.making_) {
+      refuse(cat("rank ", session.default_->rank(), ": ", call,
+                 ": another thread makes a group at this moment. Groups are matched by the order in which "
+                 "they are made: "
+                 "make them in one thread, or give each a name (group_name)."),
+             Rank{session.default_->rank()});
+    }
+    session.making_ = true;
+  }
+  ~Making() {
+    const MutexLock lock(session_.mutex_);
+    session_.making_ = false;
+  }
+  Making(const Making&) = delete;
+  Making& operator=(const Making&) = delete;
+
+ private:
+  Session& session_;
+};
+
+std::vector<std::pair<c10::DeviceType, std::string>> parse_backend_config(std::string_view text) {
+  if (text.find(':') == std::string_view::npos) return {{c10::DeviceType::CPU, std::string(text)}};
+  std::vector<std::pair<c10::DeviceType, std::string>> config;
+  for (const std::string& part : base::split(text, ',')) {
+    const std::vector<std::string> words = base::split(part, ':');
+    if (words.size() != 2 || words[0].empty() || words[1].empty()) {
+      refuse(cat("init_process_group: the backend ", base::quoted(text),
+                 " is neither a name nor a list as \"cpu:native\"."));
+    }
+    if (words[0] != "cpu") {
+      refuse(cat("init_process_group: ", base::quoted(words[0]), " in the backend ", base::quoted(text),
+                 " is no device that groups have a backend for; there is: cpu."));
+    }
+    if (!config.empty())
+      refuse(cat("init_process_group: the backend ", base::quoted(text), " names cpu twice."));
+    config.emplace_back(c10::DeviceType::CPU, words[1]);
+  }
+  return config;
+}
+
+std::shared_ptr<Session> Session::open(const InitOptions& options) {
+  const Environment environment = environment_of(options);
+  const WorldOptions joining = world_options(options);
+  std::vector<DeviceWorld> worlds;
+  for (const auto& [device, name] : parse_backend_config(options.backend)) {
+    auto world = factory_of(options, name)(joining, environment);
+    std::optional<Rank> at = joining.rendezvous.rank;
+    if (!at && environment.rank) at = Rank{*environment.rank};
+    throw_if_error(world.status(), at);
+    worlds.push_back({device, name, std::move(*world)});
+  }
+  return std::shared_ptr<Session>(new Session(std::move(worlds), options));
+}
+
+Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options)
+    : local_rank_(worlds.front().world->rendezvous().local_rank.value),
+      local_size_(worlds.front().world->rendezvous().local_size.value),
+      worlds_(std::move(worlds)) {
+  const MutexLock lock(mutex_);
+  GroupState::Parts parts{.name = options.group_name, .description = options.group_desc};
+  Backend& first = worlds_.front().world->group();
+  parts.rank = parts.global_rank = first.rank().value;
+  for (int i = 0; i < first.size().value; ++i) {
+    parts.ranks.push_back(i);
+    parts.world_ranks.push_back(first.world_rank(Rank{i}));
+  }
+  for (const DeviceWorld& world : worlds_)
+    parts.backends.push_back({world.device, world.backend, share_whole(world.world)});
+  default_ = std::make_shared<GroupState>(std::move(parts));
+  groups_.push_back(default_);
+}
+
+Session::~Session() { close(); }
+
+Session::DeviceWorld Session::world(const char* call) const {
+  const MutexLock lock(mutex_);
+  if (worlds_.empty()) {
+    refuse(cat("rank ", default_->rank(), ": ", call, ": the world was left meanwhile."),
+           Rank{default_->rank()});
+  }
+  return worlds_.front();
+}
+
+std::shared_ptr<GroupState> Session::default_group() const {
+  const MutexLock lock(mutex_);
+  return default_;
+}
+
+int Session::group_count() const {
+  const MutexLock lock(mutex_);
+  return static_cast<int>(std::count_if(groups_.begin(), groups_.end(), [](const auto& group) {
+    const std::shared_ptr<GroupState> held = group.lock();
+    return held && !held->is_closed();
+  }));
+}
+
+Duration Session::timeout_of(const NewGroup& options) const {
+  return options.timeout ? *options.timeout : default_group()->any_backend("new_group")->timeout();
+}
+
+std::string Session::unique_name(const std::string& name, const std::vector<int>& members) {
+  const MutexLock lock(mutex_);
+  const int count = ++made_[{name, members}];
+  return count == 1 ? name : cat(name, " #", count);
+}
+
+std::shared_ptr<GroupState> Session::adopt(std::unique_ptr<Backend> made, const DeviceWorld& from,
+                                           std::string name, const NewGroup& options) {
+  const std::shared_ptr<GroupState> all = default_group();
+  GroupState::Parts parts{.name = std::move(name), .description = options.description};
+  parts.rank = made->rank().value;
+  parts.global_rank = all->rank();
+  for (int i = 0; i < made->size().value; ++i) {
+    const Rank world_rank = made->world_rank(Rank{i});
+    const auto& known = all->world_ranks();
+    parts.ranks.push_back(
+        static_cast<int>(std::find(known.begin(), known.end(), world_rank) - known.begin()));
+    parts.world_ranks.push_back(world_rank);
+  }
+  parts.backends.push_back({from.device, from.backend, share(from.world, std::move(made))});
+  auto group = std::make_shared<GroupState>(std::move(parts));
+  const MutexLock lock(mutex_);
+  std::erase_if(groups_, [](const auto& other) { return other.expired(); });
+  groups_.push_back(group);
+  return group;
+}
+
+std::shared_ptr<GroupState> Session::make_group(const char* call, const std::vector<int>& members,
+                                                const NewGroup& options) {
+  const std::shared_ptr<GroupState> all = default_group();
+  const Rank at{all->rank()};
+  const auto wrong = [&](const auto&... what) { refuse(cat("rank ", at, ": ", call, ": ", what...), at); };
+  std::vector<int> sorted = members;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.empty()) wrong("the list of ranks is empty.");
+  if (sorted.front() < 0 || sorted.back() >= all->size())
+    wrong("rank ", sorted.front() < 0 ? sorted.front() : sorted.back(),
+          " in the list of ranks is not one of the ", all->size(), " ranks of the default group.");
+  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
+    wrong("rank ", *twice, " is in the list of ranks twice.");
+  if (!std::binary_search(sorted.begin(), sorted.end(), at.value)) return GroupState::non_member();
+
+  std::optional<Making> making;
+  GroupOptions group{.timeout = timeout_of(options)};
+  if (options.name) {
+    group.name = unique_name(*options.name, members);
+  } else {
+    making.emplace(*this, call);
+  }
+  std::vector<Rank> world_ranks;
+  world_ranks.reserve(members.size());
+  for (const int member : members)
+    world_ranks.push_back(all->world_ranks()[static_cast<std::size_t>(member)]);
+  const DeviceWorld from = world(call);
+  auto made = from.world->new_group(world_ranks, group);
+  throw_if_error(made.status().with_prefix(cat("rank ", at, ": ", call, ": ")), at);
+  std::string name = (*made)->name();
+  return adopt(std::move(*made), from, std::move(name), options);
+}
+
+std::shared_ptr<GroupState> Session::split(const std::shared_ptr<GroupState>& parent, const SplitBy& by,
+                                           const NewGroup& options) {
+  if (!parent->is_member()) return GroupState::non_member();
+  const Rank at{parent->global_rank()};
+  const DeviceWorld from = world("split_group");
+  const Making making(*this, "split_group");
+  const std::shared_ptr<Backend> backend = parent->backend("split_group", from.device);
+  auto made = from.world->split(*backend, by, {.timeout = timeout_of(options)});
+  throw_if_error(made.status(), at);
+  if (!*made) return GroupState::non_member();
+  std::string name = options.name.value_or((*made)->name());
+  return adopt(std::move(*made), from, std::move(name), options);
+}
+
+std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, const NewGroup& options) {
+  const std::shared_ptr<GroupState> all = default_group();
+  const Rank at{all->rank()};
+  ShrinkOptions shrink{.group = {.name = options.name, .timeout = timeout_of(options)}};
+  for (const int rank : exclude) {
+    if (rank < 0 || rank >= all->size())
+      refuse(cat("rank ", at, ": shrink_group: rank ", rank, " in ranks_to_exclude is not one of the ",
+                 all->size(), " ranks of the group."),
+             at);
+    shrink.exclude.push_back(all->world_ranks()[static_cast<std::size_t>(rank)]);
+  }
+  const Making making(*this, "shrink_group");
+  const DeviceWorld from = world("shrink_group");
+  auto made = from.world->shrink(shrink);
+  throw_if_error(made.status(), at);
+
+  GroupState::Parts parts{.name = (*made)->name(), .description = options.description};
+  parts.rank = parts.global_rank = (*made)->rank().value;
+  for (int i = 0; i < (*made)->size().value; ++i) {
+    parts.ranks.push_back(i);
+    parts.world_ranks.push_back((*made)->world_rank(Rank{i}));
+  }
+  parts.backends.push_back({from.device, from.backend, share(from.world, std::move(*made))});
+  auto group = std::make_shared<GroupState>(std::move(parts));
+  std::vector<std::weak_ptr<GroupState>> ended;
+  {
+    const MutexLock lock(mutex_);
+    ended = std::exchange(groups_, {group});
+    default_ = group;
+  }
+  for (const auto& old : ended) {
+    if (const std::shared_ptr<GroupState> held = old.lock()) held->close();
+  }
+  return group;
+}
+
+void Session::forget(const std::shared_ptr<GroupState>& group) {
+  group->close();
+  const MutexLock lock(mutex_);
+  std::erase_if(groups_, [&](const auto& other) { return other.expired() || other.lock() == group; });
+}
+
+void Session::close() {
+  std::vector<std::weak_ptr<GroupState>> ended;
+  std::vector<DeviceWorld> worlds;  // outlive their groups
+  {
+    const MutexLock lock(mutex_);
+    ended = std::exchange(groups_, {});
+    worlds = std::exchange(worlds_, {});
+  }
+  // The youngest first, so that the default group is the last.
+  for (auto old = ended.rbegin(); old != ended.rend(); ++old) {
+    if (const std::shared_ptr<GroupState> held = old->lock()) held->close();
+  }
+}
+
+}  // namespace lockstep::tensor

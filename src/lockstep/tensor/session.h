@@ -1,0 +1,84 @@
+// A Session is one stay in a world, from init_process_group() to destroy_process_group(). Internal.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/backend/world.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/tensor/group_state.h"
+#include "lockstep/tensor/init.h"
+
+namespace lockstep::tensor {
+
+struct NewGroup {
+  std::optional<std::string> name = {};
+  std::string description = {};
+  std::optional<Duration> timeout = {};
+};
+
+class Session {
+ public:
+  // Joins the world. Throws.
+  static std::shared_ptr<Session> open(const InitOptions& options);
+  ~Session();
+
+  std::shared_ptr<GroupState> default_group() const;
+  // Among the ranks of its host.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  // Those that are not destroyed, the default group included.
+  int group_count() const;
+
+  // `members` are global ranks, in the order of the group. Non-members get non_member().
+  std::shared_ptr<GroupState> make_group(const char* call, const std::vector<int>& members,
+                                         const NewGroup& options);
+  // Collective of `parent`.
+  std::shared_ptr<GroupState> split(const std::shared_ptr<GroupState>& parent, const SplitBy& by,
+                                    const NewGroup& options);
+  // Those that are left have a new default group afterwards, and every earlier group is closed.
+  std::shared_ptr<GroupState> shrink(const std::vector<int>& exclude, const NewGroup& options);
+  void forget(const std::shared_ptr<GroupState>& group);
+  void close();
+
+ private:
+  struct DeviceWorld {
+    c10::DeviceType device;
+    std::string backend;
+    // Shared with the groups that are made from it, which may be in use longer than the session.
+    std::shared_ptr<World> world;
+  };
+  class Making;
+
+  Session(std::vector<DeviceWorld> worlds, const InitOptions& options);
+  // What groups are made from. InvalidArgument once it is closed.
+  DeviceWorld world(const char* call) const;
+  std::shared_ptr<GroupState> adopt(std::unique_ptr<Backend> made, const DeviceWorld& from, std::string name,
+                                    const NewGroup& options);
+  // The name that the backend's group has: no two of a session have the same.
+  std::string unique_name(const std::string& name, const std::vector<int>& members);
+  Duration timeout_of(const NewGroup& options) const;
+
+  const int local_rank_;
+  const int local_size_;
+  mutable Mutex mutex_;
+  std::vector<DeviceWorld> worlds_ LOCKSTEP_GUARDED_BY(mutex_);  // empty once it is closed
+  std::shared_ptr<GroupState> default_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<GroupState>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, std::vector<int>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool making_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // a thread makes a group that has no name of its own
+};
+
+// "native", "cpu:native,cuda:nccl": what is said for each device. Throws.
+std::vector<std::pair<c10::DeviceType, std::string>> parse_backend_config(std::string_view text);
+
+}  // namespace lockstep::tensor

@@ -1,0 +1,18 @@
+// Shapes that must fit each other. Internal.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/tensor/operation.h"
+
+namespace lockstep::tensor {
+
+// What a rank gives to itself must fit what it takes from itself. Throws.
+void check_own(const Operation& op, const at::Tensor& a, const Argument& a_name, const at::Tensor& b,
+               const Argument& b_name);
+
+// `whole` must be the parts of all ranks, each as `part`: concatenated, stacked or flat. Throws.
+void check_whole(const Operation& op, const at::Tensor& whole, const char* whole_name, const at::Tensor& part,
+                 const char* part_name);
+
+}  // namespace lockstep::tensor

@@ -1,0 +1,15 @@
+// all_reduce of sparse COO tensors. Internal.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/operation.h"
+
+namespace lockstep::tensor {
+
+// `tensor` becomes the sum over all ranks, coalesced. Three all_gathers: what each rank has, its indices, its
+// values; then every rank adds them in rank order, so that the bits are the same everywhere.
+void all_reduce_sparse(Operation& op, const at::Tensor& tensor, const ReduceOptions& options);
+
+}  // namespace lockstep::tensor

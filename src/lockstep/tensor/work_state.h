@@ -1,0 +1,38 @@
+// What all copies of one WorkHandle share. Internal.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/group_state.h"
+#include "lockstep/tensor/work_handle.h"
+
+namespace lockstep::tensor {
+
+class WorkHandle::State {
+ public:
+  // `buffers` are shared with the operation, which uses their bytes.
+  State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers, std::shared_ptr<GroupState> group);
+
+  Status wait(std::optional<Deadline> deadline);
+  bool is_completed();
+  Status status();
+  std::vector<at::Tensor> result() const { return buffers_->written(); }
+  int source_rank() const;
+  const backend::Work& work() const { return *work_; }
+  Rank at() const { return Rank{group_->global_rank()}; }
+
+ private:
+  // Once it is complete: writes what was staged, if it ended well.
+  void finish(const Status& status);
+
+  const backend::WorkPtr work_;
+  const std::shared_ptr<Buffers> buffers_;
+  const std::shared_ptr<GroupState> group_;  // shared: says who is who, also after it was destroyed
+  std::once_flag finished_;
+};
+
+}  // namespace lockstep::tensor
