@@ -33,6 +33,7 @@ TEST(Messages, GoRoundARing) {
         EXPECT_EQ(recv(in, {.group_src = previous}), previous);
         send(in, {.group_dst = next});
       }
+      barrier();
     });
   }
 }
@@ -42,6 +43,7 @@ TEST(Messages, AreMatchedByTagAndTakenFromAnyone) {
     if (rank != 0) {
       send(filled(10 * rank), {.dst = 0, .tag = 1});
       send(filled(rank), {.dst = 0, .tag = 2});
+      barrier();
       return;
     }
     const at::Tensor in = filled(-1);
@@ -54,6 +56,7 @@ TEST(Messages, AreMatchedByTagAndTakenFromAnyone) {
     }
     EXPECT_THAT(senders, UnorderedElementsAre(1, 2));
     EXPECT_EQ(recv(in, {.src = 1, .tag = 2}), 1);
+    barrier();
   });
 }
 
@@ -67,6 +70,7 @@ TEST(Messages, OfAGroupNameGlobalRanks) {
       EXPECT_EQ(recv(tensor, {.group = pair}), rank == 2 ? 1 : -1);
     }
     EXPECT_TRUE(all_equal(tensor, rank == 0 ? 0 : 1));
+    barrier();
   });
 }
 
@@ -98,6 +102,7 @@ TEST(Messages, OfABatchAreMixed) {
     }
     for (const WorkHandle& work : batch_isend_irecv(ops)) work.wait();
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(all_equal(in[i], 10 * previous + i));
+    barrier();
   });
 }
 
@@ -131,6 +136,7 @@ TEST(Messages, RefuseWhatIsWrong) {
     }
     barrier();
     expect_error<TimeoutError>([&] { recv(t, {.src = 1 - rank, .timeout = 50ms}); }, {"recv"});
+    barrier();  // who leaves first would be missed by the other
   });
 }
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,7 @@ namespace lockstep::tensor {
 
 // Runs `body` on every rank, after init_process_group().
 inline void run_world(int size, const std::function<void(int rank)>& body) {
-  EXPECT_OK(testing::ProcessWorld(size).run([&](const SpawnedRank& rank) {
+  EXPECT_OK(testing::ProcessWorld(size, std::chrono::minutes(3)).run([&](const SpawnedRank& rank) {
     const auto world = init_process_group({.environment = rank.environment});
     body(rank.rank.value);
   }));

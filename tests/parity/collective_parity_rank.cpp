@@ -1,0 +1,300 @@
+// Lockstep's side of collective_parity.py, which says what a script and an answer look like: runs the calls
+// of FOLDER/script, and writes FOLDER/lockstep.RANK.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <charconv>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/groups.h"
+#include "lockstep/tensor/init.h"
+#include "lockstep/tensor/messages.h"
+
+namespace lockstep {
+namespace {
+
+using tensor::SplitSizes;
+using tensor::Tensors;
+using Sizes = std::vector<std::int64_t>;
+
+const std::map<std::string, std::vector<int>> kGroups = {{"all", {0, 1, 2}}, {"pair", {0, 2}}};
+const std::map<std::string, at::ScalarType> kTypes = {
+    {"float32", at::kFloat}, {"float64", at::kDouble}, {"float16", at::kHalf}, {"int32", at::kInt},
+    {"int64", at::kLong},    {"int8", at::kChar},      {"uint8", at::kByte}};
+const std::map<std::string, ReduceOp> kOps = {{"sum", ReduceOp::kSum},   {"product", ReduceOp::kProduct},
+                                              {"min", ReduceOp::kMin},   {"max", ReduceOp::kMax},
+                                              {"band", ReduceOp::kBand}, {"bor", ReduceOp::kBor},
+                                              {"bxor", ReduceOp::kBxor}};
+
+// The same numbers in memory of another layout.
+at::Tensor laid_out(const at::Tensor& plain, const std::string& layout) {
+  if (layout == "turned" && plain.dim() > 1) return plain.transpose(0, 1).contiguous().transpose(0, 1);
+  if (layout != "strided" || plain.dim() == 0) return plain;
+  Sizes sizes = plain.sizes().vec();
+  sizes.back() *= 2;
+  return at::zeros(sizes, plain.options()).slice(-1, 0, sizes.back(), 2).copy_(plain);
+}
+
+struct Call {
+  std::string name, group, dtype;
+  ReduceOp op;
+  int root;
+  int seed;
+  bool fractions;
+  std::string layout;
+  Sizes sizes;
+};
+
+class Side {
+ public:
+  Side() : rank_(get_rank()), size_(get_world_size()), pair_(new_group(kGroups.at("pair"))) {}
+
+  Tensors run(const Call& call) {
+    call_ = call;
+    const std::vector<int>& members = kGroups.at(call.group);
+    group_ = call.group == "all" ? ProcessGroup() : pair_;
+    if (!group_.is_member()) return {};
+    own_ = group_.rank();
+    n_ = group_.size();
+    next_ = members[static_cast<std::size_t>((own_ + 1) % n_)];
+    previous_ = members[static_cast<std::size_t>((own_ + n_ - 1) % n_)];
+    return calls_.at(call.name)();
+  }
+  void run_wrong(const std::string& which) const { wrong_.at(which)(); }
+
+ private:
+  at::Tensor make(int part, const Sizes& sizes) const {
+    const std::int64_t count =
+        std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+    const at::Tensor numbers = at::empty({count}, at::kDouble);
+    for (std::int64_t i = 0; i < count; ++i) {
+      double value = static_cast<double>((i * 7 + rank_ * 5 + part * 3 + call_.seed) % 4);
+      if (call_.dtype != "uint8") value -= 1;
+      if (call_.fractions) value += static_cast<double>((i * 13 + rank_ * 11 + call_.seed) % 97) / 97;
+      numbers.mutable_data_ptr<double>()[i] = value;
+    }
+    return laid_out(numbers.reshape(sizes).to(kTypes.at(call_.dtype)), call_.layout);
+  }
+  at::Tensor make(int part) const { return make(part, call_.sizes); }
+  at::Tensor empty(const Sizes& sizes) const {
+    return laid_out(at::zeros(sizes, kTypes.at(call_.dtype)), call_.layout);
+  }
+  Tensors empties() const {
+    Tensors list;
+    for (int r = 0; r < n_; ++r) list.push_back(empty(call_.sizes));
+    return list;
+  }
+  Tensors parts() const {
+    Tensors list;
+    for (int r = 0; r < n_; ++r) list.push_back(make(r));
+    return list;
+  }
+  bool is_root() const { return rank_ == call_.root; }
+  Tensors all_to_all_uneven() const {
+    const std::int64_t rows = call_.sizes[0];
+    SplitSizes send;
+    for (int r = 0; r < n_; ++r) send.push_back(rows * (r + 1));
+    const SplitSizes receive(static_cast<std::size_t>(n_), rows * (own_ + 1));
+    Sizes in = call_.sizes;
+    Sizes out = call_.sizes;
+    in[0] = std::accumulate(send.begin(), send.end(), std::int64_t{0});
+    out[0] = rows * (own_ + 1) * n_;
+    const at::Tensor output = empty(out);
+    all_to_all_single(output, make(0, in), receive, send, {.group = group_});
+    return {output};
+  }
+  Tensors whole_gathered() const {
+    Sizes whole = call_.sizes;
+    whole[0] *= n_;
+    const at::Tensor output = empty(whole);
+    all_gather_single(output, make(0), {.group = group_});
+    return {output};
+  }
+  Tensors ring() const {
+    const at::Tensor output = empty(call_.sizes);
+    const std::vector<P2POp> ops = {P2POp::isend(make(0), {.dst = next_, .group = group_}),
+                                    P2POp::irecv(output, {.src = previous_, .group = group_})};
+    for (const WorkHandle& work : batch_isend_irecv(ops)) work.wait();
+    return {output};
+  }
+  // `call` writes to the tensor that it is given.
+  template <typename Function>
+  Tensors on(const at::Tensor& tensor, const Function& call) const {
+    call(tensor);
+    return {tensor};
+  }
+
+  const int rank_;
+  const int size_;
+  const ProcessGroup pair_;
+  Call call_;
+  ProcessGroup group_;
+  int own_ = 0;
+  int n_ = 0;
+  int next_ = 0;
+  int previous_ = 0;
+
+  const std::map<std::string, std::function<Tensors()>> calls_ = {
+      {"broadcast",
+       [this] {
+         return on(make(0), [&](const auto& t) { broadcast(t, {.src = call_.root, .group = group_}); });
+       }},
+      {"all_reduce",
+       [this] {
+         return on(make(0), [&](const auto& t) { all_reduce(t, {.op = call_.op, .group = group_}); });
+       }},
+      {"all_reduce_coalesced",
+       [this] {
+         const Tensors two = {make(0), make(1)};
+         all_reduce_coalesced(two, {.op = call_.op, .group = group_});
+         return two;
+       }},
+      {"reduce",
+       [this] {
+         const at::Tensor tensor = make(0);
+         reduce(tensor, {.dst = call_.root, .op = call_.op, .group = group_});
+         return is_root() ? Tensors{tensor} : Tensors{};
+       }},
+      {"all_gather",
+       [this] {
+         const Tensors outputs = empties();
+         all_gather(outputs, make(0), {.group = group_});
+         return outputs;
+       }},
+      {"all_gather_single", [this] { return whole_gathered(); }},
+      {"gather",
+       [this] {
+         const Tensors outputs = is_root() ? empties() : Tensors();
+         gather(make(0), outputs, {.dst = call_.root, .group = group_});
+         return outputs;
+       }},
+      {"scatter",
+       [this] {
+         return on(empty(call_.sizes), [&](const auto& t) {
+           scatter(t, is_root() ? parts() : Tensors(), {.src = call_.root, .group = group_});
+         });
+       }},
+      {"reduce_scatter",
+       [this] {
+         return on(empty(call_.sizes),
+                   [&](const auto& t) { reduce_scatter(t, parts(), {.op = call_.op, .group = group_}); });
+       }},
+      {"reduce_scatter_single",
+       [this] {
+         return on(empty(call_.sizes), [&](const auto& t) {
+           reduce_scatter_single(t, at::cat(parts()), {.op = call_.op, .group = group_});
+         });
+       }},
+      {"all_to_all",
+       [this] {
+         const Tensors outputs = empties();
+         all_to_all(outputs, parts(), {.group = group_});
+         return outputs;
+       }},
+      {"all_to_all_single", [this] { return all_to_all_uneven(); }},
+      {"ring", [this] { return ring(); }},
+      {"barrier", [this] {
+         barrier({.group = group_});
+         return Tensors();
+       }}};
+
+  const std::map<std::string, std::function<void()>> wrong_ = {
+      {"short_list", [] { all_gather({at::ones(2)}, at::ones(2)); }},
+      {"long_list",
+       [this] { reduce_scatter(at::ones(2), Tensors(static_cast<std::size_t>(size_ + 1), at::ones(2))); }},
+      {"mixed_types",
+       [this] { all_gather(Tensors(static_cast<std::size_t>(size_), at::ones(2, at::kInt)), at::ones(2)); }},
+      {"no_root", [] { broadcast(at::ones(2), {}); }},
+      {"two_roots", [] { broadcast(at::ones(2), {.src = 0, .group_src = 0}); }},
+      {"root_out_of_range", [this] { broadcast(at::ones(2), {.src = size_}); }},
+      {"float_band", [] { all_reduce(at::ones(2), {.op = ReduceOp::kBand}); }},
+      {"wrong_output_size", [this] { all_gather_single(at::ones(2 * size_ + 1), at::ones(2)); }},
+      {"bad_splits",
+       [this] {
+         const auto n = static_cast<std::size_t>(size_);
+         all_to_all_single(at::ones(size_), at::ones(size_), SplitSizes(n, 1), SplitSizes(n, 2));
+       }},
+      {"send_to_self", [this] { send(at::ones(2), {.dst = rank_}); }},
+      {"recv_from_self", [this] { recv(at::ones(2), {.src = rank_}); }},
+      {"empty_batch", [] { batch_isend_irecv({}); }},
+      {"group_rank_of_stranger", [this] { rank_ == 1 ? get_group_rank({}, 7) : get_group_rank(pair_, 1); }}};
+};
+
+Call parse(std::istringstream& words, const std::string& name) {
+  Call call{.name = name};
+  std::string op;
+  std::string values;
+  words >> call.group >> call.dtype >> op >> call.root >> call.seed >> values >> call.layout;
+  call.op = kOps.at(op);
+  call.fractions = values == "fractions";
+  for (std::int64_t size = 0; words >> size;) call.sizes.push_back(size);
+  return call;
+}
+
+// As Python's repr() writes it: the shortest that reads back as the same.
+std::string number_text(double value) {
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), value);
+  std::string text(digits, end.ptr);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+void run(const std::string& folder) {
+  at::set_num_threads(1);
+  const auto world = init_process_group();
+  Side side;
+  std::ifstream script(folder + "/script");
+  std::ofstream answers(folder + "/lockstep." + std::to_string(get_rank()));
+  for (std::string line; std::getline(script, line);) {
+    std::istringstream words(line);
+    std::string number;
+    std::string name;
+    words >> number >> name;
+    answers << number << ' ' << get_rank();
+    if (name == "wrong") {
+      std::string which;
+      words >> which;
+      try {
+        side.run_wrong(which);
+        answers << " ok\n";
+      } catch (const InvalidArgument&) {
+        answers << " refused\n";
+      }
+      continue;
+    }
+    answers << " ok";
+    for (const at::Tensor& tensor : side.run(parse(words, name))) {
+      const at::Tensor values = tensor.to(at::kDouble).contiguous();
+      for (std::int64_t i = 0; i < values.numel(); ++i)
+        answers << ' ' << number_text(values.const_data_ptr<double>()[i]);
+    }
+    answers << '\n';
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: collective_parity_rank FOLDER\n";
+    return 2;
+  }
+  try {
+    lockstep::run(argv[1]);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+  return 0;
+}
