@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/clock.h"
@@ -50,10 +51,10 @@ WorkHandle irecv(const at::Tensor& tensor, const RecvOptions& options = {});
 class P2POp {
  public:
   static P2POp isend(at::Tensor tensor, SendOptions options) {
-    return {Kind::kSend, std::move(tensor), options, {}};
+    return {Kind::kSend, std::move(tensor), std::move(options), {}};
   }
   static P2POp irecv(at::Tensor tensor, RecvOptions options) {
-    return {Kind::kRecv, std::move(tensor), {}, options};
+    return {Kind::kRecv, std::move(tensor), {}, std::move(options)};
   }
 
   bool sends() const { return kind_ == Kind::kSend; }

@@ -1,11 +1,17 @@
 // Groups on worlds of real processes.
 #include "lockstep/tensor/process_group.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <csignal>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/backend/native/world_test_support.h"
 #include "lockstep/tensor/init.h"
+#include "lockstep/tensor/messages.h"
 #include "lockstep/tensor/tensor_test_support.h"
 
 namespace lockstep::tensor {
@@ -222,6 +228,56 @@ TEST(Groups, OfTwoThreadsAreMatchedByTheirNames) {
       threads.emplace_back([&, i] { make("group " + std::to_string(rank == 0 ? i : 3 - i)); });
     }
     for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(Groups, OfTwoThreadsWithoutNamesAreRefused) {
+  run_world(2, [](int rank) {
+    const at::Tensor word = at::zeros({1});
+    if (rank == 1) {
+      recv(word, {.src = 0});  // until then a thread of rank 0 is in new_group
+      expect_sum(new_group(), 3);
+      return;
+    }
+    // Why `make` was refused; empty if it was not.
+    const auto refusal = [](const std::function<void()>& make) -> std::string {
+      try {
+        make();
+        return {};
+      } catch (const InvalidArgument& error) {
+        return error.what();
+      }
+    };
+    std::thread other([&] {
+      // It may itself meet the other thread.
+      while (!refusal([] { expect_sum(new_group(), 3); }).empty()) std::this_thread::yield();
+    });
+    std::string refused;
+    // Done at once, as long as nobody else makes a group.
+    while (refused.empty()) refused = refusal([] { (void)new_group({0}); });
+    EXPECT_THAT(refused, HasSubstr("another thread makes a group"));
+    send(word, {.dst = 1});
+    other.join();
+  });
+}
+
+TEST(Groups, BelongToTheProcessThatMadeThem) {
+  run_world(2, [](int) {
+    barrier();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int code = 1;
+      try {
+        barrier();
+      } catch (const InvalidArgument& error) {
+        if (error.failure() == Failure::kForked) code = 0;
+      }
+      ::_exit(code);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    expect_sum({}, 3);
   });
 }
 
