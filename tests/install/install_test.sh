@@ -2,7 +2,7 @@
 # install_test.sh BUILD CONSUMER TORCH_DIR: what BUILD installs is enough for the project CONSUMER. TORCH_DIR is the
 # libtorch that it was built with, or empty.
 set -euo pipefail
-build=$1 consumer=$2 torch_dir=$3
+build=$1 consumer=$2 torch_dir=${3:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
