@@ -22,9 +22,9 @@ import torch.distributed as dist
 
 SIZE = 3
 GROUPS = {"all": [0, 1, 2], "pair": [0, 2]}
-# name -> (torch's type, whether it counts in fractions). Those that gloo reduces.
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "int32": torch.int32,
-          "int64": torch.int64, "int8": torch.int8, "uint8": torch.uint8}
+# Those that gloo reduces.
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16,
+          "int32": torch.int32, "int64": torch.int64, "int8": torch.int8, "uint8": torch.uint8}
 OPS = {"sum": dist.ReduceOp.SUM, "product": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX,
        "band": dist.ReduceOp.BAND, "bor": dist.ReduceOp.BOR, "bxor": dist.ReduceOp.BXOR}
 BITWISE = ("band", "bor", "bxor")
@@ -43,7 +43,8 @@ WRONG = ["short_list", "long_list", "mixed_types", "no_root", "two_roots", "root
 
 
 def call_script(seed, count):
-    """The calls: "ID CALL GROUP DTYPE OP ROOT SEED VALUES LAYOUT SIZE..." or "ID wrong WHICH"."""
+    """The calls: "ID CALL GROUP DTYPE OP ROOT SEED VALUES LAYOUT SIZE..." or "ID wrong WHICH". Calls with
+    an odd seed are asynchronous on our side."""
     chosen = random.Random(seed)
     lines = []
     for number in range(count):
@@ -227,9 +228,9 @@ def report(number, rank, tensors):
     return " ".join([number, str(rank), "ok", *values])
 
 
-def torch_rank(rank, folder, script):
+def torch_rank(rank, folder, meeting, script):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=SIZE)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=SIZE)
     groups = {name: dist.new_group(ranks) for name, ranks in GROUPS.items()}
     side = Rank(rank, groups)
     lines = []
@@ -245,7 +246,7 @@ def torch_rank(rank, folder, script):
     dist.destroy_process_group()
 
 
-def run_torch(folder, script):
+def run_torch(folder, meeting, script):
     """Ranks that are forked, so that torch is imported once; it has not been used yet."""
     children = []
     for rank in range(SIZE):
@@ -253,7 +254,7 @@ def run_torch(folder, script):
         if pid == 0:
             code = 1
             try:
-                torch_rank(rank, folder, script)
+                torch_rank(rank, folder, meeting, script)
                 code = 0
             except BaseException:  # whatever it is, this process ends here
                 traceback.print_exc()
@@ -304,7 +305,7 @@ def main():
         lines = call_script(options.seed, options.calls)
         (folder / "script").write_text("\n".join(lines) + "\n", encoding="utf-8")
         script = [line.split() for line in lines]
-        run_torch(folder, script)
+        run_torch(folder, pathlib.Path(temporary) / "meeting", script)
         subprocess.run([options.lockstep, "run", "--nproc", str(SIZE), options.rank_program, folder], check=True)
         wrong = compare(folder, script)
     print(f"collective_parity: {len(script)} calls on {SIZE} ranks, {wrong} answers differ")

@@ -28,8 +28,8 @@ using Sizes = std::vector<std::int64_t>;
 
 const std::map<std::string, std::vector<int>> kGroups = {{"all", {0, 1, 2}}, {"pair", {0, 2}}};
 const std::map<std::string, at::ScalarType> kTypes = {
-    {"float32", at::kFloat}, {"float64", at::kDouble}, {"float16", at::kHalf}, {"int32", at::kInt},
-    {"int64", at::kLong},    {"int8", at::kChar},      {"uint8", at::kByte}};
+    {"float32", at::kFloat}, {"float64", at::kDouble}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16},
+    {"int32", at::kInt},     {"int64", at::kLong},     {"int8", at::kChar},    {"uint8", at::kByte}};
 const std::map<std::string, ReduceOp> kOps = {{"sum", ReduceOp::kSum},   {"product", ReduceOp::kProduct},
                                               {"min", ReduceOp::kMin},   {"max", ReduceOp::kMax},
                                               {"band", ReduceOp::kBand}, {"bor", ReduceOp::kBor},
@@ -98,6 +98,7 @@ class Side {
     for (int r = 0; r < n_; ++r) list.push_back(make(r));
     return list;
   }
+  bool async() const { return call_.seed % 2 == 1; }
   bool is_root() const { return rank_ == call_.root; }
   Tensors all_to_all_uneven() const {
     const std::int64_t rows = call_.sizes[0];
@@ -109,14 +110,14 @@ class Side {
     in[0] = std::accumulate(send.begin(), send.end(), std::int64_t{0});
     out[0] = rows * (own_ + 1) * n_;
     const at::Tensor output = empty(out);
-    all_to_all_single(output, make(0, in), receive, send, {.group = group_});
+    all_to_all_single(output, make(0, in), receive, send, {.group = group_, .async_op = async()}).wait();
     return {output};
   }
   Tensors whole_gathered() const {
     Sizes whole = call_.sizes;
     whole[0] *= n_;
     const at::Tensor output = empty(whole);
-    all_gather_single(output, make(0), {.group = group_});
+    all_gather_single(output, make(0), {.group = group_, .async_op = async()}).wait();
     return {output};
   }
   Tensors ring() const {
@@ -146,64 +147,72 @@ class Side {
   const std::map<std::string, std::function<Tensors()>> calls_ = {
       {"broadcast",
        [this] {
-         return on(make(0), [&](const auto& t) { broadcast(t, {.src = call_.root, .group = group_}); });
+         return on(make(0), [&](const auto& t) {
+           broadcast(t, {.src = call_.root, .group = group_, .async_op = async()}).wait();
+         });
        }},
       {"all_reduce",
        [this] {
-         return on(make(0), [&](const auto& t) { all_reduce(t, {.op = call_.op, .group = group_}); });
+         return on(make(0), [&](const auto& t) {
+           all_reduce(t, {.op = call_.op, .group = group_, .async_op = async()}).wait();
+         });
        }},
       {"all_reduce_coalesced",
        [this] {
          const Tensors two = {make(0), make(1)};
-         all_reduce_coalesced(two, {.op = call_.op, .group = group_});
+         all_reduce_coalesced(two, {.op = call_.op, .group = group_, .async_op = async()}).wait();
          return two;
        }},
       {"reduce",
        [this] {
          const at::Tensor tensor = make(0);
-         reduce(tensor, {.dst = call_.root, .op = call_.op, .group = group_});
+         reduce(tensor, {.dst = call_.root, .op = call_.op, .group = group_, .async_op = async()}).wait();
          return is_root() ? Tensors{tensor} : Tensors{};
        }},
       {"all_gather",
        [this] {
          const Tensors outputs = empties();
-         all_gather(outputs, make(0), {.group = group_});
+         all_gather(outputs, make(0), {.group = group_, .async_op = async()}).wait();
          return outputs;
        }},
       {"all_gather_single", [this] { return whole_gathered(); }},
       {"gather",
        [this] {
          const Tensors outputs = is_root() ? empties() : Tensors();
-         gather(make(0), outputs, {.dst = call_.root, .group = group_});
+         gather(make(0), outputs, {.dst = call_.root, .group = group_, .async_op = async()}).wait();
          return outputs;
        }},
       {"scatter",
        [this] {
          return on(empty(call_.sizes), [&](const auto& t) {
-           scatter(t, is_root() ? parts() : Tensors(), {.src = call_.root, .group = group_});
+           scatter(t, is_root() ? parts() : Tensors(),
+                   {.src = call_.root, .group = group_, .async_op = async()})
+               .wait();
          });
        }},
       {"reduce_scatter",
        [this] {
-         return on(empty(call_.sizes),
-                   [&](const auto& t) { reduce_scatter(t, parts(), {.op = call_.op, .group = group_}); });
+         return on(empty(call_.sizes), [&](const auto& t) {
+           reduce_scatter(t, parts(), {.op = call_.op, .group = group_, .async_op = async()}).wait();
+         });
        }},
       {"reduce_scatter_single",
        [this] {
          return on(empty(call_.sizes), [&](const auto& t) {
-           reduce_scatter_single(t, at::cat(parts()), {.op = call_.op, .group = group_});
+           reduce_scatter_single(t, at::cat(parts()), {.op = call_.op, .group = group_, .async_op = async()})
+               .wait();
          });
        }},
       {"all_to_all",
        [this] {
          const Tensors outputs = empties();
-         all_to_all(outputs, parts(), {.group = group_});
+         all_to_all(outputs, parts(), {.group = group_, .async_op = async()}).wait();
          return outputs;
        }},
       {"all_to_all_single", [this] { return all_to_all_uneven(); }},
       {"ring", [this] { return ring(); }},
       {"barrier", [this] {
-         barrier({.group = group_});
+         barrier({.group = group_, .async_op = async()}).wait();
          return Tensors();
        }}};
 
