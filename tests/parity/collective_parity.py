@@ -9,6 +9,7 @@ are the elements of all tensors that the call wrote, as numbers.
 """
 
 import argparse
+import datetime
 import os
 import pathlib
 import random
@@ -230,7 +231,8 @@ def report(number, rank, tensors):
 
 def torch_rank(rank, folder, meeting, script):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=SIZE)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=SIZE,
+                            timeout=datetime.timedelta(seconds=120))
     groups = {name: dist.new_group(ranks) for name, ranks in GROUPS.items()}
     side = Rank(rank, groups)
     lines = []

@@ -1,7 +1,6 @@
 #include "lockstep/tensor/groups.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <utility>
 

@@ -205,6 +205,8 @@ TEST(Groups, AreShrunk) {
     const ProcessGroup all = new_group();
     const ProcessGroup rest = rank == 1 ? ProcessGroup::non_member() : shrink_group({1}, all);
     if (rank != 1) expect_sum(rest, 4);
+    expect_sum(rank == 2 ? all : new_group({0, 1}, {.group_name = "pair"}), rank == 2 ? 6 : 3);
+    if (rank != 2) expect_sum(all, 6);
     barrier();
     if (rank == 1) return;  // it leaves
     const ProcessGroup left = shrink_group({1});
@@ -213,8 +215,9 @@ TEST(Groups, AreShrunk) {
     EXPECT_TRUE(left == ProcessGroup());
     expect_sum({}, 3);  // global ranks are new
     expect_error([&] { barrier({.group = all}); }, {"was destroyed"});
-    const ProcessGroup pair = new_group({0, 1});
+    const ProcessGroup pair = new_group({0, 1}, {.group_name = "pair"});  // other ranks than before
     EXPECT_THAT(pair.ranks(), ElementsAre(0, 1));
+    EXPECT_EQ(pair.name(), "pair");
     expect_sum(pair, 3);
   });
 }

@@ -173,7 +173,7 @@ Duration Session::timeout_of(const NewGroup& options) const {
   return options.timeout ? *options.timeout : default_group()->any_backend("new_group")->timeout();
 }
 
-std::string Session::unique_name(const std::string& name, const std::vector<int>& members) {
+std::string Session::unique_name(const std::string& name, const std::vector<Rank>& members) {
   const MutexLock lock(mutex_);
   const int count = ++made_[{name, members}];
   return count == 1 ? name : cat(name, " #", count);
@@ -215,17 +215,17 @@ std::shared_ptr<GroupState> Session::make_group(const char* call, const std::vec
     wrong("rank ", *twice, " is in the list of ranks twice.");
   if (!std::binary_search(sorted.begin(), sorted.end(), at.value)) return GroupState::non_member();
 
-  std::optional<Making> making;
-  GroupOptions group{.timeout = timeout_of(options)};
-  if (options.name) {
-    group.name = unique_name(*options.name, members);
-  } else {
-    making.emplace(*this, call);
-  }
   std::vector<Rank> world_ranks;
   world_ranks.reserve(members.size());
   for (const int member : members)
     world_ranks.push_back(all->world_ranks()[static_cast<std::size_t>(member)]);
+  std::optional<Making> making;
+  GroupOptions group{.timeout = timeout_of(options)};
+  if (options.name) {
+    group.name = unique_name(*options.name, world_ranks);
+  } else {
+    making.emplace(*this, call);
+  }
   const DeviceWorld from = world(call);
   auto made = from.world->new_group(world_ranks, group);
   throw_if_error(made.status().with_prefix(cat("rank ", at, ": ", call, ": ")), at);

@@ -64,8 +64,9 @@ class Session {
   DeviceWorld world(const char* call) const;
   std::shared_ptr<GroupState> adopt(std::unique_ptr<Backend> made, const DeviceWorld& from, std::string name,
                                     const NewGroup& options);
-  // The name that the backend's group has: no two of a session have the same.
-  std::string unique_name(const std::string& name, const std::vector<int>& members);
+  // The name that the backend's group has: no two of the same members have the same. Members are ranks of the
+  // world, which stay the same when it is shrunk.
+  std::string unique_name(const std::string& name, const std::vector<Rank>& members);
   Duration timeout_of(const NewGroup& options) const;
 
   const int local_rank_;
@@ -74,7 +75,7 @@ class Session {
   std::vector<DeviceWorld> worlds_ LOCKSTEP_GUARDED_BY(mutex_);  // empty once it is closed
   std::shared_ptr<GroupState> default_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<GroupState>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::map<std::pair<std::string, std::vector<int>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, std::vector<Rank>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
   bool making_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // a thread makes a group that has no name of its own
 };
 
