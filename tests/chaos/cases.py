@@ -279,9 +279,7 @@ class Mismatch(Case):
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
-        # Two ranks that each take themselves for the root wait for nobody, and do not notice.
-        faults = [fault for fault in self.faults if plan.world > 2 or fault != "other_root"]
-        plan.fault, plan.timeout_ms = rng.choice(faults), 5000
+        plan.fault, plan.timeout_ms = rng.choice(self.faults), 5000
         plan.bound = 0.1 if plan.transport == "shm" else 0.35
 
     def rule(self, plan, outcome):

@@ -117,8 +117,10 @@ Status execute_among(Communicator& communicator, const Call& call, const Fingerp
     return {};
   }
   Spanning spanning(communicator, fingerprint, deadline, call.factor, means);
-  Status status;
-  if (call.kind == OpKind::kAllReduce) {
+  Status status = spanning.begin();
+  if (!status.ok()) {
+    // Nothing is sent.
+  } else if (call.kind == OpKind::kAllReduce) {
     status = for_each_packed(call.outputs, [&](ByteSpan data) { return spanning.all_reduce(data); });
   } else if (call.kind == OpKind::kBroadcast) {
     status = for_each_packed(call.outputs,

@@ -130,7 +130,7 @@ class Pull {
         if (resident) break;
         continue;
       }
-      LOCKSTEP_ASSIGN(const Exposed peer, rounds_.await(root));
+      LOCKSTEP_ASSIGN(const Exposed peer, rounds_.await_root(root));
       total = peer.header.total;
       resident = peer.resident();
       LOCKSTEP_TRY(use(resident ? 0 : at, resident ? total : width_, peer));

@@ -53,9 +53,31 @@ Result<Exposed> LocalRounds::exposed(int peer) const {
   return out;
 }
 
-Result<Exposed> LocalRounds::await(int peer) {
-  LOCKSTEP_TRY(board_.await(peer, call_.deadline));
-  return exposed(peer);
+Status LocalRounds::open() {
+  LOCKSTEP_TRY(board_.open_round(call_.deadline));
+  return board_.last_round_is_unknown() ? compare_last_round() : Status();
+}
+
+Status LocalRounds::compare_last_round() const {
+  const auto fingerprint_of = [this](int peer) {
+    const Posting posting = board_.last_posting_of(peer);
+    Fingerprint fingerprint;
+    std::memcpy(&fingerprint, posting.header.data(), sizeof(fingerprint));
+    return fingerprint;
+  };
+  const Fingerprint own = fingerprint_of(index());
+  for (int peer = 0; peer < size(); ++peer) {
+    const Fingerprint theirs = fingerprint_of(peer);
+    if (theirs != own) return desync(board_.rank_of(index()), own, board_.rank_of(peer), theirs);
+  }
+  return {};
+}
+
+Result<Exposed> LocalRounds::await_root(int root) {
+  LOCKSTEP_TRY(board_.await(root, call_.deadline));
+  LOCKSTEP_ASSIGN(Exposed peer, exposed(root));
+  board_.all_agree();
+  return peer;
 }
 
 Result<std::vector<Exposed>> LocalRounds::await_all() {
@@ -65,12 +87,14 @@ Result<std::vector<Exposed>> LocalRounds::await_all() {
   for (int peer = 0; peer < size(); ++peer) {
     LOCKSTEP_ASSIGN(all.emplace_back(), exposed(peer));
   }
+  board_.all_agree();
   return all;
 }
 
 Status LocalRounds::close(bool waits) {
   LOCKSTEP_TRY(open());
   post_nothing();
+  board_.all_agree();  // in the round before
   return waits ? board_.await_all(call_.deadline) : Status();
 }
 

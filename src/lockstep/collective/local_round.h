@@ -47,15 +47,17 @@ class LocalRounds {
   int size() const { return board_.size(); }
   std::size_t staging_size() { return board_.staging().size(); }
 
-  // Opens a round; then staging() may be filled and one of the posts called.
-  Status open() { return board_.open_round(call_.deadline); }
+  // Opens a round; then staging() may be filled and one of the posts called. Compares what was posted in the
+  // round before, which may be an earlier operation's, if this rank has not seen it there.
+  Status open();
   ByteSpan staging() { return board_.staging(); }
   void post_nothing();
   void post_staged(std::size_t size, std::size_t total);
   void post_resident(std::uint64_t offset, std::size_t size, std::size_t total);
 
-  // The posting of one member (ours too), once it is there and in the same operation as we are.
-  Result<Exposed> await(int peer);
+  // The posting of the root, once it is there and in the same operation as we are. The root compares itself
+  // with everybody, so that one comparison is enough here.
+  Result<Exposed> await_root(int root);
   // Those of all members.
   Result<std::vector<Exposed>> await_all();
   // An empty round at the end, after which no peer reads what was posted before. Only `waits` waits for it.
@@ -67,6 +69,7 @@ class LocalRounds {
  private:
   transport::shm::Header header(std::size_t total, bool resident) const;
   Result<Exposed> exposed(int peer) const;
+  Status compare_last_round() const;
 
   const LocalCall& call_;
   transport::shm::Board& board_;

@@ -29,6 +29,12 @@ Stamp stamp_of(const Fingerprint& fingerprint) {
   return stamp;
 }
 
+Fingerprint fingerprint_in(const Stamp& stamp) {
+  Fingerprint fingerprint;
+  std::memcpy(&fingerprint, stamp.data(), sizeof(fingerprint));
+  return fingerprint;
+}
+
 template <typename Span>
 Span part_of(Span bytes, std::size_t at, std::size_t size) {
   if (at >= bytes.size()) return {};
@@ -38,10 +44,8 @@ Span part_of(Span bytes, std::size_t at, std::size_t size) {
 }  // namespace
 
 Status describe_mismatch(Rank own, Rank peer, const transport::link::Mismatch& mismatch) {
-  Fingerprint expected;
-  Fingerprint received;
-  std::memcpy(&expected, mismatch.expected.data(), sizeof(expected));
-  std::memcpy(&received, mismatch.received.data(), sizeof(received));
+  const Fingerprint expected = fingerprint_in(mismatch.expected);
+  const Fingerprint received = fingerprint_in(mismatch.received);
   const Cause cause{.failure = Failure::kDesync, .rank = own, .peer = peer};
   if (mismatch.kind == transport::link::FrameKind::kGoodbye)
     return Status::disconnected(cat("rank ", peer, " left the group after operation #", received.sequence),
@@ -50,6 +54,14 @@ Status describe_mismatch(Rank own, Rank peer, const transport::link::Mismatch& m
   return Status::invalid(cat("ranks disagree about a size: rank ", peer, " sends ", mismatch.received_size,
                              " or more, rank ", own, " expects ", mismatch.expected_size),
                          cause);
+}
+
+Status judge_stray(Rank own, Rank peer, const transport::link::Stray& stray) {
+  const Fingerprint now = fingerprint_in(stray.now);
+  const Fingerprint last = fingerprint_in(stray.last);
+  const Fingerprint received = fingerprint_in(stray.received);
+  if (received.sequence > now.sequence || received == now || received == last) return {};
+  return desync(own, received.sequence == last.sequence ? last : now, peer, received);
 }
 
 Spanning::Spanning(Communicator& communicator, const Fingerprint& fingerprint, const Deadline& deadline,
@@ -62,9 +74,9 @@ Spanning::Spanning(Communicator& communicator, const Fingerprint& fingerprint, c
       deadline_(deadline),
       factor_(factor),
       means_(means),
-      element_(size_of(fingerprint.dtype)) {
-  links_.begin(stamp_of(fingerprint));
-}
+      element_(size_of(fingerprint.dtype)) {}
+
+Status Spanning::begin() { return links_.begin(stamp_of(fingerprint_)); }
 
 LocalCall Spanning::local(int root) const {
   return {.board = communicator_.board(),

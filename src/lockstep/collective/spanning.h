@@ -35,12 +35,18 @@ namespace lockstep::collective {
 
 // The error for two ranks whose messages do not fit: what links ask for.
 Status describe_mismatch(Rank own, Rank peer, const transport::link::Mismatch& mismatch);
+// The error for a message that a rank in another operation has sent; ok if it is of one that is still to
+// come.
+Status judge_stray(Rank own, Rank peer, const transport::link::Stray& stray);
 
 class Spanning {
  public:
   // `factor`: premul_sum, this rank's.
   Spanning(transport::Communicator& communicator, const Fingerprint& fingerprint, const Deadline& deadline,
            double factor, const Means& means);
+
+  // First of all. The Desync of the operation before, where this rank has not seen it there.
+  Status begin();
 
   // Buffers as in call.h, for one buffer that travels; roots are ranks in the group.
   Status barrier();

@@ -68,19 +68,22 @@ void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) cons
       auto inbox = doors[at]->inbox(7);
       ASSERT_OK(inbox.status());
       auto links = std::make_unique<transport::link::Links>(
-          transport::link::LinksOptions{.group = 7,
-                                        .identity = identity_of(i),
-                                        .position = i,
-                                        .ranks = ranks,
-                                        .addresses = addresses,
-                                        .protection = options_.protection,
-                                        .look = [&on_host] { return on_host.look(); },
-                                        .describe =
-                                            [i](Rank peer, const auto& mismatch) {
-                                              return collective::describe_mismatch(Rank{i}, peer, mismatch);
-                                            },
-                                        .calls = options_.calls(i),
-                                        .streams = options_.streams},
+          transport::link::LinksOptions{
+              .group = 7,
+              .identity = identity_of(i),
+              .position = i,
+              .ranks = ranks,
+              .addresses = addresses,
+              .protection = options_.protection,
+              .look = [&on_host] { return on_host.look(); },
+              .describe =
+                  [i](Rank peer, const auto& mismatch) {
+                    return collective::describe_mismatch(Rank{i}, peer, mismatch);
+                  },
+              .judge = [i](Rank peer,
+                           const auto& stray) { return collective::judge_stray(Rank{i}, peer, stray); },
+              .calls = options_.calls(i),
+              .streams = options_.streams},
           *inbox);
       doors[at]->listen_for_news(7, [&on_host](const Status& news) { on_host.hear(news); });
       Communicator communicator(i, ranks, layout, std::move(*board), std::move(links));

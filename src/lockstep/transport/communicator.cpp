@@ -19,7 +19,9 @@ Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
       ranks_(std::move(ranks)),
       layout_(std::move(layout)),
       board_(std::move(board)),
-      links_(std::move(links)) {}
+      links_(std::move(links)) {
+  if (links_) board_->look_also([this] { return links_->look_for_strays(); });
+}
 
 Status Communicator::fail(const Status& status) {
   (void)board_->fail(status);
@@ -34,8 +36,7 @@ Status Communicator::fail(const Status& status) {
   return board_->failure();
 }
 
-// Of every other host the members, but for the one that the failure is about, and for a host that it cannot
-// be brought to.
+// Of every other host the members, but for the one that is lost, and for a host that it cannot be brought to.
 std::vector<std::vector<int>> Communicator::who_can_be_told(const Status& failure) const {
   std::vector<std::vector<int>> others;
   for (std::size_t host = 0; host < layout_.hosts.size(); ++host) {
@@ -45,7 +46,8 @@ std::vector<std::vector<int>> Communicator::who_can_be_told(const Status& failur
                                     [&](int member) { return rank_of(member) == failure.cause().peer; });
     if (named != members.end()) {
       if (failure.failure() == Failure::kPeerUnreachable) continue;
-      members.erase(named);
+      // One that has made another call, or has said that it fails, lives and must hear it.
+      if (failure.code() == Code::kDisconnected) members.erase(named);
     }
     others.push_back(std::move(members));
   }

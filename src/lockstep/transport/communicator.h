@@ -25,6 +25,8 @@ class Communicator {
   // `ranks` are those of the members in the world, by position. `links` is nothing for a group on one host.
   Communicator(int position, std::vector<Rank> ranks, Layout layout, std::unique_ptr<shm::Board> board,
                std::unique_ptr<link::Links> links);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   int position() const { return position_; }
   int size() const { return layout_.size(); }

@@ -406,6 +406,8 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
               [own = rank()](Rank peer, const auto& mismatch) {
                 return collective::describe_mismatch(own, peer, mismatch);
               },
+          .judge = [own = rank()](Rank peer,
+                                  const auto& stray) { return collective::judge_stray(own, peer, stray); },
           .streams = options_.streams,
           .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero(),
           .congestion_control = options_.congestion_control},

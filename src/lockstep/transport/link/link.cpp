@@ -235,6 +235,16 @@ Result<bool> Link::progress() {
   return sent.status();
 }
 
+std::optional<Stamp> Link::unclaimed() const {
+  if (!in_.empty() || fork_guard_->in_child()) return std::nullopt;
+  Header header;
+  const ssize_t size = ::recv(socket_.get(), header.data(), header.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (size != static_cast<ssize_t>(header.size())) return std::nullopt;
+  const auto frame = parse_header(header);
+  if (!frame.ok() || frame->kind != FrameKind::kData) return std::nullopt;
+  return frame->stamp;
+}
+
 void Link::finish(FrameKind kind, const Stamp& stamp, ByteView payload) {
   if (fork_guard_->in_child()) return;
   if (!sending_) {

@@ -62,6 +62,8 @@ class Link {
   // the peer sent; kDesync if it has left, or if mismatch() says more.
   Result<bool> progress();
   const std::optional<Mismatch>& mismatch() const { return mismatch_; }
+  // The stamp of a message that is here and that nobody has posted a buffer for. It stays where it is.
+  std::optional<Stamp> unclaimed() const;
 
   // For poll(2): what progress() waits for.
   int fd() const { return socket_.get(); }

@@ -23,9 +23,30 @@ Links::Links(LinksOptions options, std::shared_ptr<Inbox> inbox)
 
 Links::~Links() = default;
 
-void Links::begin(const Stamp& stamp) {
+Status Links::begin(const Stamp& stamp) {
+  bool sent = false;
+  bool received = false;
+  for (auto& [peer, pair] : pairs_) {
+    sent |= pair.sends > 0;
+    received |= pair.recvs > 0;
+    pair.sends = pair.recvs = 0;
+  }
+  last_stamp_ = stamp_;
   stamp_ = stamp;
-  for (auto& [peer, pair] : pairs_) pair.sends = pair.recvs = 0;
+  return sent && !received ? look_for_strays() : Status();
+}
+
+Status Links::look_for_strays() {
+  take_uninvited();
+  for (const auto& [peer, pair] : pairs_) {
+    for (const Stream& stream : pair.streams) {
+      const auto stamp = stream.link ? stream.link->unclaimed() : std::nullopt;
+      if (!stamp) continue;
+      LOCKSTEP_TRY(options_.judge(options_.ranks[static_cast<std::size_t>(peer)],
+                                  {.last = last_stamp_, .now = stamp_, .received = *stamp}));
+    }
+  }
+  return {};
 }
 
 // Who connects is the client, and each end has the key of its own direction.
@@ -145,6 +166,19 @@ void Links::take_arrivals() {
   }
 }
 
+void Links::take_uninvited() {
+  if (closed_ || inbox_->empty()) return;
+  for (int peer = 0; peer < options_.position; ++peer) {
+    if (pairs_.contains(peer)) continue;
+    auto arrival = inbox_->take(options_.ranks[static_cast<std::size_t>(peer)], 0);
+    if (!arrival) continue;
+    Pair& pair = pairs_[peer];
+    pair.streams.resize(static_cast<std::size_t>(options_.streams));
+    attach(pair.streams.front(), std::move(*arrival), Ticket::Direction::kIn);
+    waiting_streams_ += options_.streams - 1;
+  }
+}
+
 Status Links::blame(int peer, const Link& link, const Status& status) const {
   const Rank rank = options_.ranks[static_cast<std::size_t>(peer)];
   if (link.mismatch() && options_.describe) return options_.describe(rank, *link.mismatch());
@@ -184,8 +218,9 @@ Status Links::sleep(const Deadline& deadline) {
   const Duration left = deadline.clock().patience(deadline.remaining());
   const Duration slice = std::clamp<Duration>(left, 1ms, kSleepSlice);
   const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(slice);
-  (void)::poll(sockets.data(), sockets.size(), static_cast<int>(millis.count()));
+  const int ready = ::poll(sockets.data(), sockets.size(), static_cast<int>(millis.count()));
   LOCKSTEP_TRY(options_.look());
+  if (ready == 0) LOCKSTEP_TRY(look_for_strays());
   if (waiting_streams_ == 0) return {};
   take_arrivals();  // what came before it left
   for (const auto& [peer, pair] : pairs_) {

@@ -36,6 +36,13 @@
 
 namespace lockstep::transport::link {
 
+// A message that has come and that nobody expects.
+struct Stray {
+  Stamp last;  // of this member's operation before the one it is in
+  Stamp now;
+  Stamp received;
+};
+
 struct LinksOptions {
   // Behaviour.
   std::uint64_t group = 0;  // the same number on all members, and no other group's
@@ -50,6 +57,8 @@ struct LinksOptions {
   std::function<bool(Rank)> has_left = [](Rank) { return false; };
   // The error for two members that are in different operations.
   std::function<Status(Rank peer, const Mismatch&)> describe = {};
+  // The error for a message that cannot have been meant for an operation of ours; ok for one that is early.
+  std::function<Status(Rank peer, const Stray&)> judge = [](Rank, const Stray&) { return Status(); };
   // Outlives the links. Anything but the kernel's is for tests.
   std::reference_wrapper<SocketCalls> calls = SocketCalls::kernel();
   // Performance.
@@ -76,7 +85,8 @@ class Links {
   // They must do the same. kTimeout names all that did not come.
   Status connect(std::span<const int> peers, const Deadline& deadline);
 
-  void begin(const Stamp& stamp);
+  // Looks for strays if the last operation has sent and received nothing: it has compared itself with nobody.
+  Status begin(const Stamp& stamp);
   Result<Ticket> send(int peer, ByteView bytes, const Deadline& deadline);
   Result<Ticket> recv(int peer, ByteSpan bytes, const Deadline& deadline);
 
@@ -86,6 +96,9 @@ class Links {
   Status wait(const Ticket& ticket, const Deadline& deadline) { return wait_for_one({&ticket, 1}, deadline); }
   // Until one of them is done; a timeout names the first.
   Status wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline);
+
+  // What has come from members that nothing is expected of, as LinksOptions::judge sees it. Waits look, too.
+  Status look_for_strays();
 
   // The error for a member that has left; ok if it has not.
   Status look_whether_it_left(Rank rank) const;
@@ -120,6 +133,8 @@ class Links {
   Result<Pair*> pair_with(int peer, const Deadline& deadline);
   void attach(Stream& stream, Arrival arrival, Ticket::Direction connected);
   void take_arrivals();
+  // From members that nothing was sent to or expected of yet.
+  void take_uninvited();
   Result<bool> move_all();
   Status sleep(const Deadline& deadline);
   Status blame(int peer, const Link& link, const Status& status) const;
@@ -128,6 +143,7 @@ class Links {
   const LinksOptions options_;
   const std::shared_ptr<Inbox> inbox_;  // shared with the door's loop, which fills it
   Stamp stamp_{};
+  Stamp last_stamp_{};
   std::map<int, Pair> pairs_;
   int waiting_streams_ = 0;  // how many have no socket yet
   bool closed_ = false;

@@ -83,7 +83,7 @@ Status exchange(Links& links, int peer, std::size_t out_size, std::size_t in_siz
 
 TEST(Links, TalkIpv6) {
   with_links(2, {.streams = 2, .address = "::1"}, [](Links& links, int own, const Deadline& deadline) {
-    links.begin(stamp_of(1));
+    EXPECT_OK(links.begin(stamp_of(1)));
     for (int i = 0; i < 4; ++i) ASSERT_OK(exchange(links, 1 - own, 300'000, 300'000, deadline));
   });
 }
@@ -95,7 +95,7 @@ TEST(Links, EveryMemberExchangesWithEveryOther) {
     with_links(kSize, setting, [](Links& links, int own, const Deadline& deadline) {
       for (const std::size_t size :
            {std::size_t{0}, std::size_t{1}, std::size_t{4097}, std::size_t{3} << 20}) {
-        links.begin(stamp_of(static_cast<int>(size % 200)));
+        EXPECT_OK(links.begin(stamp_of(static_cast<int>(size % 200))));
         std::vector<Buffer> in(kSize, Buffer(size));
         std::vector<Buffer> out;
         std::vector<Links::Ticket> tickets;
@@ -126,7 +126,7 @@ TEST(Links, CanBeMadeBeforeTheyAreUsed) {
                                                : std::vector{0, 1};
     ASSERT_OK(links.connect(others, deadline));
     ASSERT_OK(links.connect(others, deadline));
-    links.begin(stamp_of(1));
+    EXPECT_OK(links.begin(stamp_of(1)));
     for (const int other : others) ASSERT_OK(exchange(links, other, 100, 100, deadline));
   });
 }
@@ -145,7 +145,7 @@ TEST(Links, WhoeverDoesNotConnectIsNamed) {
 
 TEST(Links, ManyMessagesKeepTheirOrder) {
   with_links(2, {.streams = 2}, [](Links& links, int own, const Deadline& deadline) {
-    links.begin(stamp_of(1));
+    EXPECT_OK(links.begin(stamp_of(1)));
     std::vector<std::uint32_t> numbers(1000);
     std::vector<Links::Ticket> tickets;
     for (std::uint32_t i = 0; i < numbers.size(); ++i) {
@@ -162,7 +162,7 @@ TEST(Links, ManyMessagesKeepTheirOrder) {
 
 TEST(Links, MembersInDifferentOperationsAreTold) {
   with_links(2, {}, [](Links& links, int own, const Deadline& deadline) {
-    links.begin(stamp_of(own + 1));
+    EXPECT_OK(links.begin(stamp_of(own + 1)));
     const Status status = exchange(links, 1 - own, 8, 8, deadline);
     EXPECT_THAT(status, StatusIs(Code::kInvalid, HasSubstr("not in")));
     links.abort(status);  // the other may have lost its chance to see it for itself
@@ -175,7 +175,7 @@ TEST(Links, AMessageOfAnotherSizeIsToldAlsoBeyondItsFirstFrame) {
                                 {kMaxPayload, kMaxPayload + 8},
                                 {std::size_t{8}, std::size_t{0}}}) {
     with_links(2, {}, [out, in](Links& links, int own, const Deadline& deadline) {
-      links.begin(stamp_of(1));
+      EXPECT_OK(links.begin(stamp_of(1)));
       if (own == 0) {
         (void)exchange(links, 1, out, 1, deadline);
         return links.abort(Status::aborted("enough"));
@@ -189,9 +189,9 @@ TEST(Links, AMessageOfAnotherSizeIsToldAlsoBeyondItsFirstFrame) {
 TEST(Links, WhoeverEndsTheGroupSaysWhy) {
   for (const Protection protection : {Protection::kIntegrity, Protection::kSealed}) {
     with_links(2, {.protection = protection}, [](Links& links, int own, const Deadline& deadline) {
-      links.begin(stamp_of(1));
+      EXPECT_OK(links.begin(stamp_of(1)));
       EXPECT_OK(exchange(links, 1 - own, 100, 100, deadline));
-      links.begin(stamp_of(2));
+      EXPECT_OK(links.begin(stamp_of(2)));
       if (own == 0) {
         links.abort(Status::disconnected("rank 42 died", {.failure = Failure::kPeerDied, .peer = Rank{42}}));
         EXPECT_THAT(exchange(links, 1, 8, 8, deadline), StatusIs(Code::kAborted));
@@ -207,10 +207,10 @@ TEST(Links, WhoeverEndsTheGroupSaysWhy) {
 
 TEST(Links, AMemberThatIsGoneIsNamed) {
   with_links(2, {}, [](Links& links, int own, const Deadline& deadline) {
-    links.begin(stamp_of(1));
+    EXPECT_OK(links.begin(stamp_of(1)));
     EXPECT_OK(exchange(links, 1 - own, 100, 100, deadline));
     if (own == 0) return;  // its links are closed without a word, as if it had died
-    links.begin(stamp_of(2));
+    EXPECT_OK(links.begin(stamp_of(2)));
     const Status status = exchange(links, 0, 8, 8, deadline);
     EXPECT_THAT(status, StatusIs(Code::kDisconnected, HasSubstr("rank 10")));
     EXPECT_EQ(status.failure(), Failure::kPeerDied);
@@ -222,7 +222,7 @@ TEST(Links, AMemberThatNeverComesIsATimeoutThatNamesIt) {
   lockstep::testing::FakeClock clock;
   with_links(2, {.clock = &clock}, [&clock](Links& links, int own, const Deadline& deadline) {
     if (own == 0) return;
-    links.begin(stamp_of(1));
+    EXPECT_OK(links.begin(stamp_of(1)));
     clock.advance(1min);
     EXPECT_THAT(exchange(links, 0, 8, 8, deadline), StatusIs(Code::kTimeout, HasSubstr("rank 10")));
   });

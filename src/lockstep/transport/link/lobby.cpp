@@ -25,6 +25,11 @@ std::optional<Arrival> Inbox::take(Rank from, std::uint16_t stream) {
   return arrival;
 }
 
+bool Inbox::empty() const {
+  const MutexLock lock(mutex_);
+  return arrivals_.empty();
+}
+
 void Inbox::put(Rank from, std::uint16_t stream, Arrival arrival) {
   const MutexLock lock(mutex_);
   arrivals_.insert_or_assign({from, stream}, std::move(arrival));

@@ -37,6 +37,7 @@ class Inbox {
 
   // The socket that `from` has opened for `stream`, if it is here.
   std::optional<Arrival> take(Rank from, std::uint16_t stream);
+  bool empty() const;
   void put(Rank from, std::uint16_t stream, Arrival arrival);
   // Readable after something came, until take() was called.
   int fd() const { return event_.get(); }
@@ -45,7 +46,7 @@ class Inbox {
   explicit Inbox(UniqueFd event) : event_(std::move(event)) {}
 
   const UniqueFd event_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::pair<Rank, std::uint16_t>, Arrival> arrivals_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 

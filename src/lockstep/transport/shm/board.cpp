@@ -85,6 +85,8 @@ class Board::Lookout final : public Watch {
   bool stop() override {
     if (board_.blocks_[0]->failed()) return true;
     noticed_ = board_.look_around(signals_, round_);
+    if (noticed_.ok() && has_slept_) noticed_ = board_.look_also_();
+    has_slept_ = true;
     return !noticed_.ok();
   }
   // Why it stopped.
@@ -94,6 +96,7 @@ class Board::Lookout final : public Watch {
   const Board& board_;
   const std::span<Signal* const> signals_;
   const std::uint32_t round_;
+  bool has_slept_ = false;
   Status noticed_;
 };
 
@@ -179,6 +182,10 @@ Status Board::await_all(const Deadline& deadline) { return wait_for(signals_, ro
 
 Posting Board::posting_of(int peer) const {
   return blocks_[static_cast<std::size_t>(peer)]->postings[round_ % 2];
+}
+
+Posting Board::last_posting_of(int peer) const {
+  return blocks_[static_cast<std::size_t>(peer)]->postings[(round_ - 1) % 2];
 }
 
 std::byte* Board::range_of(int peer, const Posting& posting) const {

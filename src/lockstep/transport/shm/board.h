@@ -19,11 +19,15 @@
 // has ended, or with kDesync one that has left while it is waited for. Once a failure is recorded every wait
 // returns it, within 50 ms. Then the board is dead.
 // Does not: check headers (collective/ compares fingerprints), or know the operation.
+//
+// What was posted in the round before the open one can be read as well, until our next post. So a member that
+// needs nothing from the others in a round waits for nobody, and compares headers when it opens the next one.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -85,6 +89,12 @@ class Board {
   Status await(int peer, const Deadline& deadline);
   Status await_all(const Deadline& deadline);
   Posting posting_of(int peer) const;
+  // Its posting in the round before this one, until our own next post.
+  Posting last_posting_of(int peer) const;
+  // Whether the postings of the round before this one still have to be compared: nobody has said all_agree().
+  bool last_round_is_unknown() const { return agreed_ + 1 != round_; }
+  // All members that count for this one have posted the same operation in this round.
+  void all_agree() { agreed_ = round_; }
   // The range that `peer` posted; nullptr if it does not lie inside its heap.
   std::byte* range_of(int peer, const Posting& posting) const;
 
@@ -97,6 +107,9 @@ class Board {
   // This member takes part in no round any more; `sequence` is the number of its last operation. Who waits
   // for it is told. Waits for nobody; idempotent.
   void leave(std::uint64_t sequence);
+
+  // `look` is asked, too, on the waiting thread, after every sleep of a wait; an error ends the wait.
+  void look_also(std::function<Status()> look) { look_also_ = std::move(look); }
 
   // Ok while the group can go on: no failure is recorded, and no member has died.
   Status look() const;
@@ -137,6 +150,8 @@ class Board {
   std::vector<Block*> blocks_;    // by position
   std::vector<Signal*> signals_;  // by position
   std::uint32_t round_ = 0;       // the one that is open, or was posted last
+  std::uint32_t agreed_ = 0;      // the last one of which all_agree() was said
+  std::function<Status()> look_also_ = [] { return Status(); };
 };
 
 }  // namespace lockstep::transport::shm
