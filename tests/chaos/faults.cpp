@@ -187,8 +187,8 @@ void lift_limits() {
 }
 
 Step step_to_disagree_on(const Plan& plan, Step step) {
-  const bool root = plan.fault == "other_root";
-  step.way = root ? Way::kBroadcast : Way::kAllReduce;
+  constexpr Way kWithRoot[] = {Way::kBroadcast, Way::kScatter, Way::kGather, Way::kReduce};
+  step.way = plan.fault == "other_root" ? kWithRoot[plan.seed % std::size(kWithRoot)] : Way::kAllReduce;
   step.count = std::max<std::size_t>(step.count, 8);
   step.dtype = DType::kInt32;
   step.reduce_op = ReduceOp::kSum;

@@ -135,7 +135,7 @@ Status execute_among(Communicator& communicator, const Call& call, const Fingerp
 
 Status execute(Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
                const Deadline& deadline, const Means& means) {
-  communicator.board().enter(fingerprint.sequence);
+  communicator.board().enter(entry_of(fingerprint));
   Status status = execute_among(communicator, call, fingerprint, deadline, means);
   communicator.board().exit(fingerprint.sequence);
   return status;

@@ -49,6 +49,11 @@ struct LocalCall {
   bool spans_hosts = false;
 };
 
+// What a rank shows to its neighbours when it begins an operation, and the Desync of two that differ.
+transport::shm::Entry entry_of(const Fingerprint& fingerprint);
+Status describe_entries(Rank own, const transport::shm::Entry& mine, Rank peer,
+                        const transport::shm::Entry& theirs);
+
 Status local_barrier(const LocalCall& call);
 // In place.
 Status local_all_reduce(const LocalCall& call, ByteSpan data);

@@ -1,5 +1,6 @@
 #include "lockstep/collective/local_round.h"
 
+#include <bit>
 #include <cstring>
 
 #include "lockstep/base/text.h"
@@ -8,6 +9,16 @@ namespace lockstep::collective {
 
 using transport::shm::Header;
 using transport::shm::Posting;
+
+transport::shm::Entry entry_of(const Fingerprint& fingerprint) {
+  return {.sequence = fingerprint.sequence,
+          .words = std::bit_cast<decltype(transport::shm::Entry::words)>(fingerprint)};
+}
+
+Status describe_entries(Rank own, const transport::shm::Entry& mine, Rank peer,
+                        const transport::shm::Entry& theirs) {
+  return desync(own, std::bit_cast<Fingerprint>(mine.words), peer, std::bit_cast<Fingerprint>(theirs.words));
+}
 
 Result<std::byte*> Exposed::window(std::size_t at, std::size_t count) const {
   const std::size_t begin = resident() ? at : 0;

@@ -72,6 +72,10 @@ const Confusion kConfusions[] = {
     {.hosts = {0, 0, 1, 1}, .sources = {0, 0, 2, 2}, .sinks = {2, 2, 0, 0}},
     {.hosts = {0, 0, 1, 1}, .sources = {0, 1, 0, 0}, .sinks = {3, 3, 0, 0}},
     {.hosts = {0, 0, 1}, .sources = {0, 0, 2}, .sinks = {2, 2, 0}},
+    // Some wait for one that does not know of it.
+    {.hosts = {0, 1}, .sources = {1, 0}, .sinks = {0, 1}},
+    {.hosts = {0, 0, 1, 1}, .sources = {2, 2, 0, 0}, .sinks = {0, 0, 0, 1}},
+    {.hosts = {0, 0, 1}, .sources = {2, 2, 0}, .sinks = {0, 0, 1}},
 };
 
 TEST(OneSided, RanksThatDisagreeAboutTheRootNoticeItHoweverTheyGoOn) {
@@ -126,8 +130,10 @@ TEST(OneSided, AMessageOfALaterOperationIsNoStray) {
     std::memcpy(bytes.data(), &fingerprint, sizeof(fingerprint));
     return bytes;
   };
-  const auto judge = [&](const transport::link::Stamp& received) {
-    return judge_stray(Rank{0}, Rank{1}, {.last = stamp(4, 0), .now = stamp(5, 0), .received = received});
+  using transport::link::Stray;
+  const auto judge = [&](const transport::link::Stamp& received, Stray::Kind kind = Stray::Kind::kMessage) {
+    return judge_stray(Rank{0}, Rank{1},
+                       {.kind = kind, .last = stamp(4, 0), .now = stamp(5, 0), .received = received});
   };
   EXPECT_OK(judge(stamp(5, 0)));
   EXPECT_OK(judge(stamp(6, 1)));
@@ -135,6 +141,8 @@ TEST(OneSided, AMessageOfALaterOperationIsNoStray) {
   EXPECT_THAT(std::string(judge(stamp(4, 1)).message()), HasSubstr("rank 0 is in broadcast #4"));
   EXPECT_THAT(std::string(judge(stamp(5, 1)).message()), HasSubstr("rank 0 is in broadcast #5"));
   EXPECT_EQ(judge(stamp(2, 0)).failure(), Failure::kDesync);
+  EXPECT_OK(judge(stamp(2, 0), Stray::Kind::kWaiting));
+  EXPECT_EQ(judge(stamp(4, 1), Stray::Kind::kWaiting).failure(), Failure::kDesync);
 }
 
 }  // namespace

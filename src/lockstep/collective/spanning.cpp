@@ -61,6 +61,8 @@ Status judge_stray(Rank own, Rank peer, const transport::link::Stray& stray) {
   const Fingerprint last = fingerprint_in(stray.last);
   const Fingerprint received = fingerprint_in(stray.received);
   if (received.sequence > now.sequence || received == now || received == last) return {};
+  const bool behind = received.sequence < now.sequence && received.sequence != last.sequence;
+  if (behind && stray.kind == transport::link::Stray::Kind::kWaiting) return {};  // our message is under way
   return desync(own, received.sequence == last.sequence ? last : now, peer, received);
 }
 

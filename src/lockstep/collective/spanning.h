@@ -35,8 +35,7 @@ namespace lockstep::collective {
 
 // The error for two ranks whose messages do not fit: what links ask for.
 Status describe_mismatch(Rank own, Rank peer, const transport::link::Mismatch& mismatch);
-// The error for a message that a rank in another operation has sent; ok if it is of one that is still to
-// come.
+// The error for a rank that has said something in another operation; ok if it may only be ahead or behind.
 Status judge_stray(Rank own, Rank peer, const transport::link::Stray& stray);
 
 class Spanning {

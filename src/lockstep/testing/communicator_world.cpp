@@ -59,6 +59,7 @@ void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) cons
       transport::shm::BoardOptions options{.name = cat("host", host),
                                            .members = {},
                                            .merge = layout.host_count() > 1 ? options_.merge : 0s,
+                                           .describe = collective::describe_entries,
                                            .staging = options_.staging,
                                            .patience = {}};
       for (int m = 0; m < domain.size(); ++m) options.members.push_back(m);

@@ -358,6 +358,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
                                        .members = {},
                                        .look = [this, &members] { return first_lost(members); },
                                        .merge = layout.host_count() > 1 ? transport::kMergeFailures : 0s,
+                                       .describe = collective::describe_entries,
                                        .staging = staging_of(layout),
                                        .patience = patience()};
   const std::vector<int>& here = layout.neighbours_of(position);

@@ -57,10 +57,12 @@ Result<Frame> parse_header(const Header& header) {
   if (raw.header_crc != crc_of(header)) return corrupt("the checksum of its header is wrong");
   if (raw.magic != kMagic) return corrupt("it does not begin as a frame does");
   if (raw.kind < static_cast<std::uint8_t>(FrameKind::kData) ||
-      raw.kind > static_cast<std::uint8_t>(FrameKind::kGoodbye)) {
+      raw.kind > static_cast<std::uint8_t>(FrameKind::kWaiting)) {
     return corrupt(cat("its kind is ", static_cast<int>(raw.kind)));
   }
   if (raw.more > 1 || raw.reserved[0] != 0 || raw.reserved[1] != 0) return corrupt("it has unknown flags");
+  if (raw.kind == static_cast<std::uint8_t>(FrameKind::kWaiting) && raw.size != 0)
+    return corrupt("it has a payload that its kind has not");
   if (raw.size > kMaxPayload) {
     return Status::disconnected(
         cat("a frame announces ", Bytes{raw.size}, "; the most is ", Bytes{kMaxPayload}),

@@ -21,6 +21,7 @@ enum class FrameKind : std::uint8_t {
   kData = 1,
   kAbort = 2,    // the group has failed; the payload is a status (base/status_bytes.h)
   kGoodbye = 3,  // the sender has left; the stamp is of its last operation
+  kWaiting = 4,  // the sender is in the operation of the stamp, and waits for the receiver; no payload
 };
 
 constexpr std::size_t kMaxPayload = 256U << 10;

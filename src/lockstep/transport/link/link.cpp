@@ -66,7 +66,7 @@ Link::~Link() {
 }
 
 void Link::send(const Stamp& stamp, std::uint32_t part, ByteView bytes) {
-  out_.push_back({.stamp = stamp, .part = part, .rest = bytes});
+  out_.push_back({.kind = FrameKind::kData, .stamp = stamp, .part = part, .rest = bytes});
 }
 
 void Link::recv(const Stamp& stamp, std::uint32_t part, ByteSpan bytes) {
@@ -110,7 +110,9 @@ Result<bool> Link::progress_out() {
       Outgoing& message = out_.front();
       const ByteView chunk = message.rest.first(std::min(message.rest.size(), kMaxPayload));
       message.rest = message.rest.subspan(chunk.size());
-      make_frame({.more = !message.rest.empty(), .part = message.part, .stamp = message.stamp}, chunk);
+      make_frame(
+          {.kind = message.kind, .more = !message.rest.empty(), .part = message.part, .stamp = message.stamp},
+          chunk);
     }
     if (send_rest() < 0) {
       if (errno == EINTR) continue;
@@ -121,22 +123,29 @@ Result<bool> Link::progress_out() {
     if (!frame_sent()) return moved;
     sending_ = false;
     if (!out_.front().rest.empty()) continue;
+    if (out_.front().kind == FrameKind::kData) ++sends_done_;
     out_.pop_front();
-    ++sends_done_;
   }
 }
 
-// Reads no further than the frame that is expected: whatever else comes ends the link anyway.
+ByteSpan Link::expected_payload() {
+  return in_.front().rest.first(std::min(in_.front().rest.size(), kMaxPayload));
+}
+
+// Reads no further than the frame that is expected: whatever else comes ends the link anyway, or is shorter.
 Result<bool> Link::progress_in() {
   bool moved = false;
   while (!in_.empty()) {
-    const ByteSpan expected = in_.front().rest.first(std::min(in_.front().rest.size(), kMaxPayload));
-    const std::size_t tag = opener_ ? base::kSealTagSize : 0;
-    const std::size_t whole = kHeaderSize + expected.size() + tag;
+    // The header first: a frame that is shorter than the expected one would be waited for in vain.
+    if (in_received_ >= kHeaderSize) {
+      LOCKSTEP_ASSIGN(const bool whole, take_received());
+      if (whole) continue;
+    }
+    const ByteSpan expected = expected_payload();
     Pieces pieces(in_received_);
     pieces.add(in_header_.data(), kHeaderSize);
     pieces.add(expected.data(), expected.size());
-    pieces.add(in_tag_.data(), tag);
+    pieces.add(in_tag_.data(), tag_size());
     msghdr message = pieces.message();
     const ssize_t received = calls_.recv(socket_.get(), message);
     if (received == 0) return connection_lost(0);
@@ -147,31 +156,61 @@ Result<bool> Link::progress_in() {
     }
     moved = true;
     in_received_ += static_cast<std::size_t>(received);
-    if (in_received_ < kHeaderSize) return moved;
-    // The header first: a frame that is shorter than the expected one would be waited for in vain.
-    LOCKSTEP_ASSIGN(const Frame frame, parse_header(in_header_));
-    const Incoming& front = in_.front();
-    if (frame.kind != FrameKind::kData) return take_last_words(frame, expected.size());
-    const bool more = front.rest.size() > expected.size();
-    if (frame.stamp != front.stamp || frame.part != front.part || frame.size != expected.size() ||
-        frame.more != more) {
-      mismatch_ = {.kind = frame.kind,
-                   .expected = front.stamp,
-                   .received = frame.stamp,
-                   .expected_size = Bytes{front.size},
-                   .received_size = Bytes{front.size - front.rest.size() + frame.size}};
-      return Status::disconnected("the ranks are in different operations", {.failure = Failure::kDesync});
-    }
-    if (in_received_ < whole) continue;
-    LOCKSTEP_TRY(take_frame());
   }
   return moved;
+}
+
+Result<bool> Link::take_received() {
+  LOCKSTEP_ASSIGN(const Frame frame, parse_header(in_header_));
+  const Incoming& front = in_.front();
+  const std::size_t expected = expected_payload().size();
+  if (frame.kind == FrameKind::kWaiting) {
+    if (in_received_ < kHeaderSize + tag_size()) return false;
+    LOCKSTEP_TRY(take_waiting(frame));
+    return true;
+  }
+  if (frame.kind != FrameKind::kData) return take_last_words(frame, expected);
+  const bool more = front.rest.size() > expected;
+  if (frame.stamp != front.stamp || frame.part != front.part || frame.size != expected ||
+      frame.more != more) {
+    mismatch_ = {.kind = frame.kind,
+                 .expected = front.stamp,
+                 .received = frame.stamp,
+                 .expected_size = Bytes{front.size},
+                 .received_size = Bytes{front.size - front.rest.size() + frame.size}};
+    return Status::disconnected("the ranks are in different operations", {.failure = Failure::kDesync});
+  }
+  if (in_received_ < kHeaderSize + expected + tag_size()) return false;
+  LOCKSTEP_TRY(take_frame());
+  return true;
+}
+
+// What came behind it was read as if it were the expected payload: it is the beginning of the next frame.
+Status Link::take_waiting(const Frame& frame) {
+  const ByteSpan payload = expected_payload();
+  Buffer behind(in_received_ - kHeaderSize);
+  const std::size_t in_place = std::min(behind.size(), payload.size());
+  if (in_place > 0) std::memcpy(behind.data(), payload.data(), in_place);
+  if (behind.size() > in_place)
+    std::memcpy(behind.data() + in_place, in_tag_.data(), behind.size() - in_place);
+  if (opener_) {
+    const Status opened = opener_->open(in_header_, {}, ByteView(behind).first<base::kSealTagSize>());
+    if (!opened.ok()) return damaged(opened.message());
+  }
+  const ByteView next = ByteView(behind).subspan(tag_size());
+  const std::size_t of_header = std::min(next.size(), kHeaderSize);
+  if (of_header > 0) std::memcpy(in_header_.data(), next.data(), of_header);
+  const ByteView rest = next.subspan(of_header);
+  if (!rest.empty()) std::memcpy(payload.data(), rest.data(), rest.size());
+  in_received_ = next.size();
+  peer_waits_in_ = frame.stamp;
+  return {};
 }
 
 // The expected frame is complete.
 Status Link::take_frame() {
   Incoming& front = in_.front();
-  const ByteSpan payload = front.rest.first(std::min(front.rest.size(), kMaxPayload));
+  const ByteSpan payload = expected_payload();
   in_received_ = 0;
   if (opener_) {
     // The number that its status has is the frame's, not the operation's.
@@ -235,14 +274,29 @@ Result<bool> Link::progress() {
   return sent.status();
 }
 
-std::optional<Stamp> Link::unclaimed() const {
-  if (!in_.empty() || fork_guard_->in_child()) return std::nullopt;
-  Header header;
-  const ssize_t size = ::recv(socket_.get(), header.data(), header.size(), MSG_PEEK | MSG_DONTWAIT);
-  if (size != static_cast<ssize_t>(header.size())) return std::nullopt;
-  const auto frame = parse_header(header);
-  if (!frame.ok() || frame->kind != FrameKind::kData) return std::nullopt;
-  return frame->stamp;
+std::optional<Stamp> Link::unclaimed() {
+  if (fork_guard_->in_child()) return std::nullopt;
+  std::array<std::byte, kHeaderSize + base::kSealTagSize> bytes;
+  const auto receive = [&](std::size_t size, int flags) {
+    return ::recv(socket_.get(), bytes.data(), size, flags | MSG_DONTWAIT) == static_cast<ssize_t>(size);
+  };
+  while (in_.empty() && receive(kHeaderSize, MSG_PEEK)) {
+    Header header;
+    std::memcpy(header.data(), bytes.data(), header.size());
+    const auto frame = parse_header(header);
+    if (!frame.ok()) break;
+    if (frame->kind == FrameKind::kData) return frame->stamp;
+    const std::size_t whole = kHeaderSize + tag_size();
+    if (frame->kind != FrameKind::kWaiting || !receive(whole, MSG_PEEK) || !receive(whole, 0)) break;
+    if (opener_ && !opener_->open(header, {}, ByteView(bytes).last<base::kSealTagSize>()).ok()) break;
+    peer_waits_in_ = frame->stamp;
+  }
+  return std::nullopt;
+}
+
+void Link::say_waiting(const Stamp& stamp) {
+  if (out_.empty() && !sending_)
+    out_.push_back({.kind = FrameKind::kWaiting, .stamp = stamp, .part = 0, .rest = {}});
 }
 
 void Link::finish(FrameKind kind, const Stamp& stamp, ByteView payload) {

@@ -57,13 +57,18 @@ class Link {
   std::uint64_t sends_done() const { return sends_done_; }
   std::uint64_t recvs_done() const { return recvs_done_; }
   bool pending() const { return !out_.empty() || !in_.empty(); }
+  bool expects() const { return !in_.empty(); }
 
   // True if any byte moved. kDisconnected with kPeerDied, kPeerUnreachable or kCorruptFrame; the status that
   // the peer sent; kDesync if it has left, or if mismatch() says more.
   Result<bool> progress();
   const std::optional<Mismatch>& mismatch() const { return mismatch_; }
   // The stamp of a message that is here and that nobody has posted a buffer for. It stays where it is.
-  std::optional<Stamp> unclaimed() const;
+  std::optional<Stamp> unclaimed();
+  // Tells the peer that we wait for its message, unless there is something else to send.
+  void say_waiting(const Stamp& stamp);
+  // Where the peer has waited for a message of ours last, as it said.
+  const std::optional<Stamp>& peer_waits_in() const { return peer_waits_in_; }
 
   // For poll(2): what progress() waits for.
   int fd() const { return socket_.get(); }
@@ -76,6 +81,7 @@ class Link {
 
  private:
   struct Outgoing {
+    FrameKind kind;
     Stamp stamp;
     std::uint32_t part;
     ByteView rest;  // what no frame has taken yet
@@ -94,6 +100,12 @@ class Link {
   ssize_t send_rest();
   Result<bool> progress_out();
   Result<bool> progress_in();
+  // What has been received of the frame that is expected, as it lies behind the header.
+  ByteSpan expected_payload();
+  std::size_t tag_size() const { return opener_ ? base::kSealTagSize : 0; }
+  // True if it was a whole frame; there may be another one behind it.
+  Result<bool> take_received();
+  Status take_waiting(const Frame& frame);
   Status take_frame();
   Status take_last_words(const Frame& frame, std::size_t expected);
 
@@ -118,6 +130,7 @@ class Link {
   std::array<std::byte, base::kSealTagSize> in_tag_{};
   std::size_t in_received_ = 0;
   std::optional<Mismatch> mismatch_;
+  std::optional<Stamp> peer_waits_in_;
 };
 
 }  // namespace lockstep::transport::link

@@ -166,5 +166,41 @@ TEST(LinkFaults, ByteByByteEverythingArrives) {
   }
 }
 
+TEST(LinkFaults, AWaitingBetweenMessagesChangesNoByteOfThem) {
+  constexpr Stamp kOther{std::byte{8}};
+  for (const Guard guard : kGuards) {
+    for (const std::size_t most : {std::size_t{1}, std::size_t{100}, kMaxPayload}) {
+      for (const std::size_t size : {std::size_t{0}, std::size_t{10}, std::size_t{700}}) {
+        Ends ends = make_pair();
+        FaultyCalls slow_in({.most = most});
+        Link sender(std::move(ends.from), keys_of(guard));
+        Link receiver(std::move(ends.to), keys_of(guard), slow_in);
+        const Buffer out = pattern(size, 1);
+        Buffer in(size);
+        for (std::uint32_t part = 0; part < 3; ++part) {
+          sender.say_waiting(part < 2 ? kStamp : kOther);
+          sender.say_waiting(kOther);  // once is enough
+          sender.send(kStamp, part, out);
+          ASSERT_OK(sender.progress().status());
+        }
+        // Nobody has posted anything yet: it is heard all the same.
+        EXPECT_EQ(receiver.unclaimed(), kStamp);
+        EXPECT_EQ(receiver.peer_waits_in(), kStamp);
+        for (std::uint32_t part = 0; part < 3; ++part) {
+          std::fill(in.begin(), in.end(), std::byte{});
+          receiver.recv(kStamp, part, in);
+          ASSERT_OK(move(sender, receiver)) << size << " " << part << " " << most;
+          EXPECT_EQ(in, out);
+        }
+        EXPECT_EQ(receiver.recvs_done(), 3U);
+        EXPECT_EQ(sender.sends_done(), 3U);
+        EXPECT_EQ(receiver.peer_waits_in(), kOther);
+        sender.finish(FrameKind::kGoodbye, kStamp, {});
+        EXPECT_EQ(receiver.unclaimed(), std::nullopt);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::transport::link

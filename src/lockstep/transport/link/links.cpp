@@ -38,15 +38,29 @@ Status Links::begin(const Stamp& stamp) {
 
 Status Links::look_for_strays() {
   take_uninvited();
+  const auto judge = [this](int peer, Stray::Kind kind, const std::optional<Stamp>& received) {
+    if (!received) return Status();
+    return options_.judge(options_.ranks[static_cast<std::size_t>(peer)],
+                          {.kind = kind, .last = last_stamp_, .now = stamp_, .received = *received});
+  };
   for (const auto& [peer, pair] : pairs_) {
     for (const Stream& stream : pair.streams) {
-      const auto stamp = stream.link ? stream.link->unclaimed() : std::nullopt;
-      if (!stamp) continue;
-      LOCKSTEP_TRY(options_.judge(options_.ranks[static_cast<std::size_t>(peer)],
-                                  {.last = last_stamp_, .now = stamp_, .received = *stamp}));
+      if (!stream.link) continue;
+      LOCKSTEP_TRY(judge(peer, Stray::Kind::kMessage, stream.link->unclaimed()));
+      LOCKSTEP_TRY(judge(peer, Stray::Kind::kWaiting, stream.link->peer_waits_in()));
     }
   }
   return {};
+}
+
+void Links::say_waiting() {
+  for (auto& [peer, pair] : pairs_) {
+    for (Stream& stream : pair.streams) {
+      if (!stream.link || !stream.link->expects() || stream.said_waiting == stamp_) continue;
+      stream.link->say_waiting(stamp_);
+      stream.said_waiting = stamp_;
+    }
+  }
 }
 
 // Who connects is the client, and each end has the key of its own direction.
@@ -220,7 +234,10 @@ Status Links::sleep(const Deadline& deadline) {
   const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(slice);
   const int ready = ::poll(sockets.data(), sockets.size(), static_cast<int>(millis.count()));
   LOCKSTEP_TRY(options_.look());
-  if (ready == 0) LOCKSTEP_TRY(look_for_strays());
+  if (ready == 0) {
+    LOCKSTEP_TRY(look_for_strays());
+    say_waiting();
+  }
   if (waiting_streams_ == 0) return {};
   take_arrivals();  // what came before it left
   for (const auto& [peer, pair] : pairs_) {

@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,8 +37,13 @@
 
 namespace lockstep::transport::link {
 
-// A message that has come and that nobody expects.
+// A sign of another member's operation that does not come with a message that is expected.
 struct Stray {
+  enum class Kind : std::uint8_t {
+    kMessage,  // one that has come, and nobody expects it
+    kWaiting,  // the member waits for a message from this one, or did so when it said it
+  };
+  Kind kind;
   Stamp last;  // of this member's operation before the one it is in
   Stamp now;
   Stamp received;
@@ -57,7 +63,7 @@ struct LinksOptions {
   std::function<bool(Rank)> has_left = [](Rank) { return false; };
   // The error for two members that are in different operations.
   std::function<Status(Rank peer, const Mismatch&)> describe = {};
-  // The error for a message that cannot have been meant for an operation of ours; ok for one that is early.
+  // The error for a member that must be in another operation; ok if it may only be early or late.
   std::function<Status(Rank peer, const Stray&)> judge = [](Rank, const Stray&) { return Status(); };
   // Outlives the links. Anything but the kernel's is for tests.
   std::reference_wrapper<SocketCalls> calls = SocketCalls::kernel();
@@ -97,7 +103,8 @@ class Links {
   // Until one of them is done; a timeout names the first.
   Status wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline);
 
-  // What has come from members that nothing is expected of, as LinksOptions::judge sees it. Waits look, too.
+  // What has come from members besides what is expected of them, as LinksOptions::judge sees it. Waits look,
+  // too.
   Status look_for_strays();
 
   // The error for a member that has left; ok if it has not.
@@ -123,6 +130,7 @@ class Links {
     std::vector<Post> waiting;
     std::uint64_t sends = 0;
     std::uint64_t recvs = 0;
+    std::optional<Stamp> said_waiting = {};  // in which operation
   };
   struct Pair {
     std::vector<Stream> streams;
@@ -137,6 +145,8 @@ class Links {
   void take_uninvited();
   Result<bool> move_all();
   Status sleep(const Deadline& deadline);
+  // To all from whom a message is awaited; once in an operation.
+  void say_waiting();
   Status blame(int peer, const Link& link, const Status& status) const;
   void close_all(FrameKind kind, ByteView payload);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -76,6 +77,29 @@ struct Board::Block {
   } failure;
   bool failed() const { return failure.records[0].state.load(std::memory_order_acquire) != kNothing; }
   alignas(128) Posting postings[2];
+  // The last operations that the owner has begun, each at the place of its number. Written word by word while
+  // others may read; a sequence of 0 is one that is being written.
+  struct alignas(64) Entered {
+    std::atomic<std::uint64_t> sequence;
+    std::array<std::atomic<std::uint64_t>, 5> words;
+
+    void write(const Entry& entry) {
+      sequence.store(0, std::memory_order_relaxed);
+      for (std::size_t i = 0; i < words.size(); ++i)
+        words[i].store(entry.words[i], std::memory_order_release);
+      sequence.store(entry.sequence, std::memory_order_release);
+    }
+    // Nothing if there is another one.
+    std::optional<Entry> read(std::uint64_t wanted) const {
+      if (sequence.load(std::memory_order_acquire) != wanted) return std::nullopt;
+      Entry entry{.sequence = wanted};
+      for (std::size_t i = 0; i < words.size(); ++i)
+        entry.words[i] = words[i].load(std::memory_order_acquire);
+      return sequence.load(std::memory_order_relaxed) == wanted ? std::optional(entry) : std::nullopt;
+    }
+  };
+  std::array<Entered, 4> entered;
+  Entered& entered_at(std::uint64_t sequence) { return entered[sequence % entered.size()]; }
 };
 
 class Board::Lookout final : public Watch {
@@ -105,7 +129,8 @@ Board::Board(Domain& domain, const BoardOptions& options)
       members_(options.members),
       staging_(options.staging),
       patience_(options.patience),
-      merge_(options.merge) {}
+      merge_(options.merge),
+      describe_(options.describe) {}
 
 Board::~Board() {
   // Not all had come: peers may know our offset and still write there, so it is never used for anything else.
@@ -224,6 +249,16 @@ Status Board::look_around(std::span<Signal* const> signals, std::uint32_t round)
                                     block.last_sequence.load(std::memory_order_relaxed)),
                                 {.failure = Failure::kDesync, .rank = rank_of(index_), .peer = rank_of(i)});
   }
+  return compare_entries();
+}
+
+Status Board::compare_entries() const {
+  if (!describe_ || entered_.sequence == 0) return {};
+  for (int i = 0; i < size(); ++i) {
+    const auto entry =
+        blocks_[static_cast<std::size_t>(i)]->entered_at(entered_.sequence).read(entered_.sequence);
+    if (entry && *entry != entered_) return describe_(rank_of(index_), entered_, rank_of(i), *entry);
+  }
   return {};
 }
 
@@ -232,8 +267,11 @@ Status Board::look() const {
   return look_around({}, 0);
 }
 
-void Board::enter(std::uint64_t sequence) {
-  blocks_[static_cast<std::size_t>(index_)]->progress.store(2 * sequence, std::memory_order_relaxed);
+void Board::enter(const Entry& entry) {
+  Block& own = *blocks_[static_cast<std::size_t>(index_)];
+  own.progress.store(2 * entry.sequence, std::memory_order_relaxed);
+  own.entered_at(entry.sequence).write(entry);
+  entered_ = entry;
 }
 
 void Board::exit(std::uint64_t sequence) {

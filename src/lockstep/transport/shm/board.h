@@ -53,12 +53,22 @@ struct Posting {
   std::uint64_t size = 0;
 };
 
+// What a member says of the operation that it has begun. Opaque here but for the number: members that say
+// something else of the same number are out of step.
+struct Entry {
+  std::uint64_t sequence = 0;
+  std::array<std::uint64_t, 5> words{};
+  bool operator==(const Entry&) const = default;
+};
+
 struct BoardOptions {
   // Behaviour.
   std::string name;          // of the group; the same on all members, and used once per job
   std::vector<int> members;  // positions in the domain, in the group's order; the same on all of them
   store::Look look = {};     // what ends the wait for members that have not made their board yet
   Duration merge = {};       // how long failures of other hosts are waited for; none on a group's only host
+  // The error for two members that are out of step.
+  std::function<Status(Rank own, const Entry& mine, Rank peer, const Entry& theirs)> describe = {};
   // Performance.
   Bytes staging = Bytes::mib(1);  // each of the two buffers; the same on all members
   Patience patience;
@@ -98,8 +108,9 @@ class Board {
   // The range that `peer` posted; nullptr if it does not lie inside its heap.
   std::byte* range_of(int peer, const Posting& posting) const;
 
-  // This member has begun the operation with that number, and has ended it.
-  void enter(std::uint64_t sequence);
+  // This member has begun the operation with that number, and has ended it. Waits compare the entries of
+  // members that need not meet in a round.
+  void enter(const Entry& entry);
   void exit(std::uint64_t sequence);
   // The ranks of those that have not begun it, and are in no earlier one either.
   std::vector<Rank> absent_from(std::uint64_t sequence) const;
@@ -137,19 +148,22 @@ class Board {
   Status wait_for(std::span<Signal* const> signals, std::uint32_t round, const Deadline& deadline);
   bool is_final() const;
   bool record(Record& place, const Status& status);
-  // Whether a member has died, or one that is waited for has left.
+  // Whether a member has died, or one that is waited for has left, or is out of step.
   Status look_around(std::span<Signal* const> signals, std::uint32_t round) const;
+  Status compare_entries() const;
 
   Domain& domain_;
   const std::vector<int> members_;
   const Bytes staging_;
   const Patience patience_;
   const Duration merge_;
+  const decltype(BoardOptions::describe) describe_;
   int index_ = 0;
   std::uint64_t offset_ = 0;      // of our own block
   std::vector<Block*> blocks_;    // by position
   std::vector<Signal*> signals_;  // by position
   std::uint32_t round_ = 0;       // the one that is open, or was posted last
+  Entry entered_;                 // the operation that this member is in
   std::uint32_t agreed_ = 0;      // the last one of which all_agree() was said
   std::function<Status()> look_also_ = [] { return Status(); };
 };
