@@ -182,7 +182,7 @@ class SeveralDeaths(Case):
 
 
 class Stop(Case):
-    """F4: stopped for good; the others go on in a new group, and what the stopped one does afterwards is not seen."""
+    """F4: stopped for good; the others shrink the world and go on, and what the stopped one does afterwards is not seen."""
 
     row, name, cost = "F4", "stop", 8
 
@@ -234,16 +234,21 @@ class Sleep(Case):
 
 
 class Slow(Case):
-    """F6: ten times slower, but there."""
+    """F6: ten times slower, but there. Its neighbours name it."""
 
     row, name, cost = "F6", "slow", 4
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
-        plan.fault, plan.steps, plan.bound = "slow", 30, 5.0
+        plan.fault, plan.steps, plan.bound = "slow", 40, 5.0
 
     def rule(self, plan, outcome):
-        return none_fails(plan, outcome)
+        complaints = none_fails(plan, outcome)
+        victim = plan.victims[0]
+        has_neighbours = sum(plan.host_of(rank) == plan.host_of(victim) for rank in range(plan.world)) > 1
+        if has_neighbours and not any(f"rank {victim} is slow" in text for text in outcome.errors):
+            complaints.append("nobody says who is slow")
+        return complaints
 
 
 class Cut(Case):
@@ -394,14 +399,34 @@ class Storm(Case):
         return []
 
 
-class FewDescriptors(Case):
-    """F31: no more descriptors can be had, from the start or from some step on."""
+class TooMuch(Case):
+    """F29 in the middle of a run: shared memory that its cgroup does not have is an error of that call alone."""
 
-    row, name, cost = "F31", "no_descriptors", 4
+    row, name, needs_cgroup, cost = "F29", "too_much", True, 4
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
-        plan.fault, plan.bound = rng.choice(("few_descriptors", "no_descriptors")), 1.0
+        plan.fault, plan.memory, plan.steps, plan.bound = "too_much", 256 << 20, plan.step + 20, 5.0
+
+    def rule(self, plan, outcome):
+        complaints = none_fails(plan, outcome)
+        refused = outcome.event(plan.victims[0], "too_much")
+        if not refused or refused["failure"] != "no_space":
+            complaints.append(f"what was asked for: {refused}")
+        return complaints
+
+
+class Limited(Case):
+    """F31: no more descriptors or threads can be had, from the start or from some step on."""
+
+    row, cost = "F31", 4
+
+    def __init__(self, name, faults):
+        self.name, self.faults = name, faults
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.bound = rng.choice(self.faults), 1.0
         plan.steps = plan.step + 40
 
     def rule(self, plan, outcome):
@@ -522,8 +547,10 @@ def all_cases(jumping_clock=""):
     cases = [Death("kill", "F1", ("kill",)), DeathWhileJoining(), DeathWhileLeaving(), SeveralDeaths(),
              Death("end", "F3", DEADLY), Stop(), StopAndContinue(), Sleep(), Slow(), Cut(),
              Mismatch("mismatch", "F21", MISMATCHES), Mismatch("same_bytes", "F22", ("same_size_dtype",)), LeaveEarly(),
-             Say(), NoMemory(), OutOfMemory(), NoSharedMemory(), Storm(), FewDescriptors(), Signals(), Fork(),
-             SecondJoin(), Destroy(), OppositeOrder()]
+             Say(), NoMemory(), OutOfMemory(), NoSharedMemory(), TooMuch(), Storm(),
+             Limited("no_descriptors", ("few_descriptors", "no_descriptors")),
+             Limited("no_threads", ("few_threads", "no_threads")), Signals(), Fork(), SecondJoin(), Destroy(),
+             OppositeOrder()]
     return cases + ([WallClock(jumping_clock)] if jumping_clock else [])
 
 

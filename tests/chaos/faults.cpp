@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -33,6 +34,9 @@ using namespace std::chrono_literals;
 
 constexpr rlim_t kFewDescriptors = 64;
 constexpr int kWaitForWordMillis = 120'000;
+constexpr Bytes kTooMuch = Bytes::gib(1);
+constexpr std::size_t kHugeStack = std::size_t{1} << 60;
+constexpr std::size_t kUsualStack = std::size_t{8} << 20;
 
 void ignore_signal(int) {}
 
@@ -81,6 +85,17 @@ Status limit(int resource, rlim_t value) {
   return {};
 }
 
+// Every further thread would need more stack than there are addresses: a limit of processes does not bind
+// root.
+Status forbid_threads(std::size_t stack) {
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  const bool set =
+      ::pthread_attr_setstacksize(&attributes, stack) == 0 && ::pthread_setattr_default_np(&attributes) == 0;
+  ::pthread_attr_destroy(&attributes);
+  return set ? Status() : Status::internal("the size of stacks cannot be set");
+}
+
 rlim_t address_space() {
   std::ifstream file("/proc/self/statm");
   std::uint64_t pages = 0;
@@ -109,6 +124,13 @@ Status fork_and_use(World& world) {
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   return status == 0 ? Status() : Status::internal(cat("the forked child ", base::exit_text(status)));
+}
+
+// More shared memory than this process may have: an error here, and nothing else.
+Status ask_for_too_much(World& world) {
+  const auto memory = world.allocate(kTooMuch);
+  report("too_much", to_json(memory.status()));
+  return {};
 }
 
 Status join_again(const Plan& plan, const Environment& environment) {
@@ -160,6 +182,7 @@ Status prepare(const Plan& plan) {
   if (plan.fault == "signals") return start_signals();
   if (plan.fault == "no_memfd") return forbid_memfd();
   if (plan.fault == "few_descriptors") return limit(RLIMIT_NOFILE, kFewDescriptors);
+  if (plan.fault == "few_threads") return forbid_threads(kHugeStack);
   return {};
 }
 
@@ -171,6 +194,11 @@ Status inject_before(const Plan& plan, const Environment& environment, World& wo
     report("inject");
     return limit(RLIMIT_AS, address_space() + (1U << 16));
   }
+  if (plan.fault == "too_much") return ask_for_too_much(world);
+  if (plan.fault == "no_threads") {
+    report("inject");
+    return forbid_threads(kHugeStack);
+  }
   if (plan.fault == "no_descriptors") {
     report("inject");
     return limit(RLIMIT_NOFILE, 3);
@@ -179,6 +207,7 @@ Status inject_before(const Plan& plan, const Environment& environment, World& wo
 }
 
 void lift_limits() {
+  (void)forbid_threads(kUsualStack);
   for (const int resource : {RLIMIT_AS, RLIMIT_NOFILE}) {
     rlimit limits{};
     if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limits) == 0)

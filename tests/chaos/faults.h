@@ -3,9 +3,9 @@
 //   sudden, after the delay and beside the step that runs:  kill exit abort segv throw stop hoard
 //   sudden, of the group:      say (abort() with a message)
 //   instead of the step:       sleep (until a line comes on stdin)  leave  skip
-//   before the step:           fork  second_join  no_memory  no_descriptors
+//   before the step:           fork  second_join  too_much  no_memory  no_descriptors  no_threads
 //   in the step itself:        other_op other_count other_dtype same_size_dtype other_reduce_op other_root
-//   from the start:            signals  no_memfd  few_descriptors  slow
+//   from the start:            signals  no_memfd  few_descriptors  few_threads  slow
 //   scenes of their own:       destroy  opposite_order   (scenes.h)
 #pragma once
 

@@ -36,10 +36,12 @@ Result<std::thread> start_thread(const char* name, std::function<void()> body) {
     pthread_setname_np(thread.native_handle(), name);
     return thread;
   } catch (const std::system_error& error) {
-    return Status::from_errno(
+    // Not as its errno says it, which is that of a wait that has ended.
+    return Status::internal(
         cat("the thread ", name,
-            " cannot be started, because the limit of processes (ulimit -u) or of memory is reached"),
-        error.code().value());
+            " cannot be started, because the limit of processes (ulimit -u) or of memory is reached: ",
+            error.code().message()),
+        {.failure = Failure::kNoMemory});
   }
 }
 

@@ -48,6 +48,7 @@ TEST(StartThread, WhereNoneCanBeHadTheErrorSaysSo) {
   const auto thread = start_thread("lockstep-test", [] {});
   ASSERT_FALSE(thread.ok());
   EXPECT_THAT(thread.status().message(), HasSubstr("lockstep-test cannot be started"));
+  EXPECT_EQ(thread.status().failure(), Failure::kNoMemory);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "lockstep/backend/message_work.h"
 #include "lockstep/base/fork_guard.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
@@ -12,6 +13,8 @@
 
 namespace lockstep::backend {
 namespace {
+
+constexpr Logger kLog("backend");
 
 // A call whose lists of buffers are its own.
 struct HeldCall {
@@ -217,10 +220,24 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
          .op = std::string(collective::name_of(call.kind)),
          .sequence = sequence}));
   }
-  if (status.ok()) return status;
+  if (status.ok()) {
+    // Between hosts waits are long anyway.
+    if (parts_.communicator->board().has_slept() || parts_.communicator->layout().host_count() > 1)
+      look_for_straggler();
+    return status;
+  }
   status = told(status);
   parts_.mail.fail_group(parts_.id, status);
   return status;
+}
+
+void NativeGroup::look_for_straggler() {
+  const transport::shm::Board& board = parts_.communicator->board();
+  const auto latest = board.last_to_enter();
+  if (!latest || board.index() != (latest->index == 0 ? 1 : 0)) return;
+  const auto report =
+      stragglers_.note(latest->sequence, board.rank_of(latest->index), latest->after, clock_.now());
+  if (report) kLog.warn(cat("group ", base::quoted(parts_.name), ": ", report->text(), "."));
 }
 
 Status NativeGroup::told(const Status& failure) const {

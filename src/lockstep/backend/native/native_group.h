@@ -10,6 +10,7 @@
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/native/mail.h"
+#include "lockstep/backend/native/straggler_watch.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/collective/helpers.h"
@@ -79,11 +80,14 @@ class NativeGroup final : public Backend {
   void stop(const Status& why);
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
   Status meet_in_store(std::uint64_t sequence, const Deadline& deadline);
+  // After an operation: one rank of the host says whom its neighbours wait for again and again.
+  void look_for_straggler();
 
   NativeGroupParts parts_;
   const Clock& clock_;
   std::atomic<Duration> timeout_;
   OpQueue queue_;
+  StragglerWatch stragglers_;  // of whoever runs an operation
   std::atomic<std::uint64_t> messages_ = 0;
   const std::shared_ptr<Pending> pending_;
 };

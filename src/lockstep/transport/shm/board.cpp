@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
@@ -82,11 +83,13 @@ struct Board::Block {
   struct alignas(64) Entered {
     std::atomic<std::uint64_t> sequence;
     std::array<std::atomic<std::uint64_t>, 5> words;
+    std::atomic<std::int64_t> at;  // nanoseconds of the host's steady clock
 
     void write(const Entry& entry) {
       sequence.store(0, std::memory_order_relaxed);
       for (std::size_t i = 0; i < words.size(); ++i)
         words[i].store(entry.words[i], std::memory_order_release);
+      at.store(Clock::steady().now().time_since_epoch().count(), std::memory_order_release);
       sequence.store(entry.sequence, std::memory_order_release);
     }
     // Nothing if there is another one.
@@ -104,13 +107,14 @@ struct Board::Block {
 
 class Board::Lookout final : public Watch {
  public:
-  Lookout(const Board& board, std::span<Signal* const> signals, std::uint32_t round)
-      : board_(board), signals_(signals), round_(round) {}
+  Lookout(const Board& board, std::span<Signal* const> signals, std::uint32_t round, bool& sleeps)
+      : board_(board), signals_(signals), round_(round), sleeps_(sleeps) {}
   bool stop() override {
     if (board_.blocks_[0]->failed()) return true;
     noticed_ = board_.look_around(signals_, round_);
     if (noticed_.ok() && has_slept_) noticed_ = board_.look_also_();
     has_slept_ = true;
+    sleeps_ = true;
     return !noticed_.ok();
   }
   // Why it stopped.
@@ -120,6 +124,7 @@ class Board::Lookout final : public Watch {
   const Board& board_;
   const std::span<Signal* const> signals_;
   const std::uint32_t round_;
+  bool& sleeps_;  // the board's, of the whole operation
   bool has_slept_ = false;
   Status noticed_;
 };
@@ -218,7 +223,7 @@ std::byte* Board::range_of(int peer, const Posting& posting) const {
 }
 
 Status Board::wait_for(std::span<Signal* const> signals, std::uint32_t round, const Deadline& deadline) {
-  Lookout lookout(*this, signals, round);
+  Lookout lookout(*this, signals, round, has_slept_);
   const Waited outcome = wait_for_all(signals, round, lookout, deadline, patience_);
   if (outcome == Waited::kReached) return {};
   if (outcome == Waited::kStopped) return lookout.reason();
@@ -272,6 +277,30 @@ void Board::enter(const Entry& entry) {
   own.progress.store(2 * entry.sequence, std::memory_order_relaxed);
   own.entered_at(entry.sequence).write(entry);
   entered_ = entry;
+  had_slept_ = std::exchange(has_slept_, false);
+}
+
+std::optional<Board::Latest> Board::last_to_enter() const {
+  if (entered_.sequence < 2) return std::nullopt;
+  const std::uint64_t sequence = entered_.sequence - 1;
+  const auto time_of = [this, sequence](int index) -> std::optional<std::int64_t> {
+    const auto& place = blocks_[static_cast<std::size_t>(index)]->entered_at(sequence);
+    const std::int64_t at = place.at.load(std::memory_order_acquire);
+    return place.read(sequence) ? std::optional(at) : std::nullopt;
+  };
+  int latest = index_;
+  const std::int64_t own = time_of(index_).value_or(0);
+  std::int64_t last = own;
+  for (int i = 0; i < size(); ++i) {
+    const auto at = time_of(i);
+    if (!at) return std::nullopt;
+    if (*at > last) {
+      last = *at;
+      latest = i;
+    }
+  }
+  if (latest == index_) return std::nullopt;
+  return Latest{.index = latest, .sequence = sequence, .after = Duration(last - own)};
 }
 
 void Board::exit(std::uint64_t sequence) {

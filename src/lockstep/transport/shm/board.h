@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -112,6 +113,16 @@ class Board {
   // members that need not meet in a round.
   void enter(const Entry& entry);
   void exit(std::uint64_t sequence);
+  // Whether the operation that was begun last, or the one before it, has slept in a wait.
+  bool has_slept() const { return has_slept_ || had_slept_; }
+  // Of the operation before the one that was begun last, to which all should have come: who has begun it
+  // last, and how long after this member. Nothing if that is this member, or if it is not known of everybody.
+  struct Latest {
+    int index;
+    std::uint64_t sequence;
+    Duration after;
+  };
+  std::optional<Latest> last_to_enter() const;
   // The ranks of those that have not begun it, and are in no earlier one either.
   std::vector<Rank> absent_from(std::uint64_t sequence) const;
 
@@ -164,6 +175,8 @@ class Board {
   std::vector<Signal*> signals_;  // by position
   std::uint32_t round_ = 0;       // the one that is open, or was posted last
   Entry entered_;                 // the operation that this member is in
+  bool has_slept_ = false;        // in it
+  bool had_slept_ = false;        // in the one before
   std::uint32_t agreed_ = 0;      // the last one of which all_agree() was said
   std::function<Status()> look_also_ = [] { return Status(); };
 };

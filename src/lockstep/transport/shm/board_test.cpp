@@ -124,6 +124,32 @@ TEST(Board, WhoeverDoesNotPostIsNamed) {
       fake);
 }
 
+TEST(Board, KnowsWhoHasComeLastToTheOperationBefore) {
+  on_board(3, [](Board& board, const Clock& clock) {
+    const Deadline deadline = clock.in(60s);
+    const auto meet = [&] {
+      ASSERT_OK(board.open_round(deadline));
+      board.post(header_of(1));
+      ASSERT_OK(board.await_all(deadline));
+    };
+    EXPECT_FALSE(board.last_to_enter());
+    // One after the other, and rank 1 last.
+    for (const int turn : {0, 2, 1}) {
+      if (board.index() == turn) board.enter({.sequence = 7});
+      meet();
+    }
+    EXPECT_FALSE(board.last_to_enter());
+    board.enter({.sequence = 8});
+    meet();
+    const auto latest = board.last_to_enter();
+    ASSERT_EQ(latest.has_value(), board.index() != 1);
+    if (!latest) return;
+    EXPECT_EQ(latest->index, 1);
+    EXPECT_EQ(latest->sequence, 7U);
+    EXPECT_GT(latest->after, Duration::zero());
+  });
+}
+
 TEST(Board, TheFirstFailureReachesEveryWaiterAndIsKept) {
   on_board(3, [](Board& board, const Clock& clock) {
     const Deadline deadline = clock.in(30s);
