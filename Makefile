@@ -4,6 +4,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 CHAOS_POINTS ?= 200
 CHAOS_SEED ?= 1
+CHAOS_SECONDS ?= inf
 REPORTS := $(CURDIR)/build/reports
 
 .DEFAULT_GOAL := help
@@ -28,11 +29,11 @@ fuzz:          ## run each fuzzer for FUZZ_SECONDS (60)
 	cmake --build --preset fuzz
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
-chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport; seed CHAOS_SEED (1)
+chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport; seed CHAOS_SEED (1), CHAOS_SECONDS at most
 	@mkdir -p $(REPORTS)
 	tests/chaos/chaos.py --rank-program build/release/tests/chaos_rank --command build/release/bin/lockstep \
 	  --jumping-clock $(CURDIR)/build/release/lib/libjumping_clock.so --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
-	  --json $(REPORTS)/chaos.json --markdown $(REPORTS)/chaos.md
+	  --seconds $(CHAOS_SECONDS) --json $(REPORTS)/chaos.json --markdown $(REPORTS)/chaos.md
 
 bench:         ## run the benchmarks and print their tables
 	tools/setup.sh build bench

@@ -2,9 +2,10 @@
 """Injects faults into worlds of real processes and checks what every rank hears of them.
 
     chaos.py --rank-program FILE --command FILE [--points N] [--seed S] [--case NAME ...] [--world N ...]
-             [--transport shm|tcp ...] [--point I] [--json FILE] [--markdown FILE] [--show]
+             [--transport shm|tcp ...] [--point I] [--seconds S] [--json FILE] [--markdown FILE] [--show]
 
---points is per case, world and transport. One point is repeated by its --case, --world, --transport, --seed and --point;
+--points is per case, world and transport; they take turns, and after --seconds no further one is begun. --begin goes on
+where an earlier run has stopped: with its N first points of each left out. One point is repeated by its --case, --world, --transport, --seed and --point;
 every complaint ends with that command. --show prints the plans and runs nothing. Exit status 1 if anything was not as
 it must be: a wrong or missing error, a hang, a leak, or more than one point in a hundred later than its bound.
 """
@@ -23,6 +24,9 @@ import cases
 import places
 import worlds
 from places import TIME_FACTOR, cgroups, within
+
+
+LINE_SECONDS = 30  # between two lines of progress, where there is no terminal
 
 
 @dataclasses.dataclass
@@ -78,6 +82,8 @@ class Driver:
     def __init__(self, options, place):
         self.options, self.place = options, place
         self.done, self.bad = 0, 0
+        self.began = time.monotonic()
+        self.next_line = self.began + LINE_SECONDS
 
     def repeat_command(self, plan):
         words = [sys.executable, sys.argv[0], "--rank-program", self.options.rank_program, "--command",
@@ -127,22 +133,24 @@ class Driver:
             sys.stderr.write(f"\r{self.done}/{total} points, {self.bad} bad; {row.case} world {row.world} {row.transport}"
                              f" {row.injected}   ")
             sys.stderr.flush()
+        elif not self.options.quiet and time.monotonic() >= self.next_line:
+            self.next_line = time.monotonic() + LINE_SECONDS
+            print(f"{self.done}/{total} points, {self.bad} bad, {time.monotonic() - self.began:.0f} s", flush=True)
 
     def run(self, chosen):
         """`chosen`: (case, world, transport, points)."""
         total = sum(len(points) for *_, points in chosen)
-        rows = []
-        for case, world, transport, points in chosen:
-            row = Row(case.name, case.row, world, transport, 0)
-            began = time.monotonic()
-            for point in points:
-                plan = cases.plan_of(case, self.options.seed, world, transport, point)
+        rows = [Row(case.name, case.row, world, transport, 0) for case, world, transport, _ in chosen]
+        for turn in range(max((len(points) for *_, points in chosen), default=0)):
+            for row, (case, world, transport, points) in zip(rows, chosen):
+                if time.monotonic() - self.began > self.options.seconds:
+                    print(f"\n{total - self.done} of {total} points were left out: {self.options.seconds:g} s are over")
+                    return [row for row in rows if row.injected]
+                if turn >= len(points):
+                    continue
+                plan = cases.plan_of(case, self.options.seed, world, transport, points[turn])
                 self.run_point(case, plan, row)
                 self.progress(total, row)
-            rows.append(row)
-            if not sys.stderr.isatty() and not self.options.quiet:
-                print(f"{self.done}/{total} {case.name} world {world} {transport}: {row.as_required}/{row.injected} as "
-                      f"required, worst {seconds(row.worst)}, {time.monotonic() - began:.1f} s", flush=True)
         return rows
 
 
@@ -156,7 +164,7 @@ def choose(options, place):
             print(f"{case.name} needs a memory cgroup of its own, which cannot be made here")
             continue
         count = options.points if options.exact else max(1, math.ceil(options.points / case.cost))
-        points = [options.point] if options.point is not None else range(count)
+        points = [options.point] if options.point is not None else range(options.begin, count)
         for transport in case.transports:
             if transport not in place.transports:
                 print(f"{case.name} over {transport} needs network namespaces, which cannot be made here")
@@ -189,6 +197,8 @@ def main():
     parser.add_argument("--world", action="append", type=int)
     parser.add_argument("--transport", action="append")
     parser.add_argument("--point", type=int)
+    parser.add_argument("--begin", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--short", action="store_true", help="one point of each case")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--quiet", action="store_true")
