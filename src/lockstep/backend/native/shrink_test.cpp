@@ -208,7 +208,7 @@ std::vector<std::string> hashes_after(int signal) {
   Survivors survivors;
   const Status status = ProcessWorld{Results::kRanks}.run([&](const SpawnedRank& rank) {
     Survivors::stay();
-    const auto world = join(rank, {.stall_after = 1s});
+    const auto world = join(rank, {.stall_after = kSoonStalled});
     ASSERT_TRUE(world);
     store::Store& store = *world->rendezvous().store;
     auto memory = world->allocate(Bytes{kCount * sizeof(float)});

@@ -429,8 +429,8 @@ TEST(World, SpansHosts) {
 
 TEST(World, CanConnectAtStart) {
   EXPECT_OK(run_ranks(4, [](const SpawnedRank& rank) {
-    const auto world =
-        join_on_two_hosts(rank, 1, {.connect = Connect::kAtStart, .congestion_control = "reno"});
+    const auto world = join_on_two_hosts(
+        rank, 1, {.stall_after = kNeverStalled, .connect = Connect::kAtStart, .congestion_control = "reno"});
     ASSERT_TRUE(world);
     std::vector<int> ones{1};
     ASSERT_OK(all_reduce(world->group(), std::span(ones)));
@@ -440,7 +440,7 @@ TEST(World, CanConnectAtStart) {
 
 TEST(World, SpansHostsByIpv6) {
   EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
-    const auto world = join_on_two_hosts(rank, 2, {}, "::1");
+    const auto world = join_on_two_hosts(rank, 2, {.stall_after = kNeverStalled}, "::1");
     ASSERT_TRUE(world);
     std::vector<float> data(1 << 18, static_cast<float>(rank.rank.value + 1));
     ASSERT_OK(all_reduce(world->group(), std::span(data)));
@@ -461,7 +461,8 @@ void expect_all_name(int victim, int first, int signal, Failure on_its_host, Fai
   Survivors survivors;
   const Status status = ProcessWorld{4}.run([&](const SpawnedRank& rank) {
     Survivors::stay();
-    const auto world = join_on_two_hosts(rank, first);
+    const auto world =
+        join_on_two_hosts(rank, first, {.stall_after = signal == SIGSTOP ? kSoonStalled : kNeverStalled});
     ASSERT_TRUE(world);
     store::Store& store = *world->rendezvous().store;
     ASSERT_OK(store.set(cat("joined/", rank.rank), {}));
@@ -500,7 +501,7 @@ TEST(WorldOfProcesses, ARankThatIsStoppedIsNamedByAllOthers) {
 
 TEST(WorldOfProcesses, ARankThatIsStoppedForAShortWhileIsNotLost) {
   EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
-    const auto world = join_on_two_hosts(rank, 2);
+    const auto world = join_on_two_hosts(rank, 2, {.stall_after = 10s});
     ASSERT_TRUE(world);
     ASSERT_OK(barrier(world->group()));
     if (rank.rank.value != 1) {

@@ -78,8 +78,14 @@ class Survivors {
   std::atomic<int>* const count_;
 };
 
+// No rank of a test without a stopped one is taken for stopped, however busy the machine is; with one, so
+// long is waited for it.
+constexpr Duration kNeverStalled = std::chrono::minutes(2);
+constexpr Duration kSoonStalled = std::chrono::seconds(3);
+
 // A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
-inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first, WorldOptions options = {},
+inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
+                                                WorldOptions options = {.stall_after = kNeverStalled},
                                                 std::string_view address = "127.0.0.1") {
   options = options_of(rank, options);
   auto rendezvous = store::rendezvous(options.rendezvous, rank.environment);
@@ -89,7 +95,6 @@ inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int fir
     if (member.rank.value >= first) member.host.boot_id = "another host";
   }
   rendezvous->addresses = {*base::SocketAddress::parse(address, 0)};
-  options.stall_after = std::chrono::seconds(1);
   auto world = NativeWorld::make(options, std::move(*rendezvous), Clock::steady());
   EXPECT_OK(world.status());
   return world.ok() ? std::move(*world) : nullptr;
