@@ -37,6 +37,7 @@ class Plan:
     cut: str = ""  # by the driver: "both", "first", "second", "silent"
     resume_after: float = -1  # SIGCONT so long after the stop; -1: when the others have gone on
     storm: bool = False  # the driver kills all
+    timed: bool = True  # whether what depends on the speed of the machine is judged
 
     def survivors(self):
         return [rank for rank in range(self.world) if rank not in self.victims]
