@@ -16,11 +16,13 @@ help:          ## print this list
 demo: release  ## install what is missing, build, and run ranks that meet and one that dies
 	tools/demo.sh
 
-test: release  ## install what is missing, build, and run every test
+test:          ## install what is missing, build, and run every test
+	tools/setup.sh build mpi
+	$(MAKE) release
 	ctest --preset release --output-junit $(REPORTS)/release.xml
 
 check:         ## format, clang-tidy, thread safety, layers, asan and tsan tests, 5 s of each fuzzer
-	tools/setup.sh --no-torch build check
+	tools/setup.sh --no-torch build mpi check
 	tools/check.sh
 
 fuzz:          ## run each fuzzer for FUZZ_SECONDS (60)
@@ -36,7 +38,7 @@ chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport
 	  --seconds $(CHAOS_SECONDS) --json $(REPORTS)/chaos.json --markdown $(REPORTS)/chaos.md
 
 bench:         ## run the benchmarks and print their tables
-	tools/setup.sh build bench
+	tools/setup.sh build mpi
 	$(MAKE) release
 	@mkdir -p $(REPORTS)
 	build/release/bin/lockstep bench all_reduce --memory resident,foreign --against gloo,mpi \

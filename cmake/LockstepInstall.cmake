@@ -29,6 +29,17 @@ if(LOCKSTEP_TORCH)
   set(built_with_torch ${Libtorch_VERSION})
 endif()
 
+# What links MPI is one too: it needs MPI where it is used.
+get_property(mpi_targets GLOBAL PROPERTY LOCKSTEP_INSTALLED_mpi_TARGETS)
+if(mpi_targets)
+  install(TARGETS ${mpi_targets}
+    EXPORT LockstepMpiTargets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT mpi
+    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT mpi)
+  install(EXPORT LockstepMpiTargets
+    NAMESPACE Lockstep:: DESTINATION ${package_folder} COMPONENT mpi)
+endif()
+
 set(core_targets ${targets})
 list(REMOVE_ITEM core_targets lockstep_asio)  # linked by those that use it, not offered
 list(TRANSFORM core_targets REPLACE "^lockstep_" "Lockstep::")

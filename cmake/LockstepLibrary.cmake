@@ -22,12 +22,14 @@ function(lockstep_resolve_deps result)
   set(${result} "${resolved}" PARENT_SCOPE)
 endfunction()
 
-# lockstep_library(NAME base HDRS status.h ... SRCS status.cpp ... [DEPS ...] [PRIVATE_DEPS ...] [NO_INSTALL])
+# lockstep_library(NAME base HDRS status.h ... SRCS status.cpp ... [DEPS ...] [PRIVATE_DEPS ...]
+#                  [COMPONENT mpi] [NO_INSTALL])
 #
 # Makes the static library lockstep_<name>, alias Lockstep::<name>. HDRS are public: they are installed, and
-# each must compile alone. What only the .cpp files include goes to PRIVATE_DEPS.
+# each must compile alone. What only the .cpp files include goes to PRIVATE_DEPS. COMPONENT is the one of
+# find_package(Lockstep) that has it, where that is neither core nor torch.
 function(lockstep_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "NO_INSTALL" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "NO_INSTALL" "NAME;COMPONENT" "HDRS;SRCS;DEPS;PRIVATE_DEPS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME)
     message(FATAL_ERROR "lockstep_library(${arg_NAME}): bad arguments: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -62,6 +64,9 @@ function(lockstep_library)
 
   if(arg_HDRS AND NOT arg_NO_INSTALL)
     set(component core)
+    if(arg_COMPONENT)
+      set(component ${arg_COMPONENT})
+    endif()
     if("Libtorch::libtorch" IN_LIST deps)
       set(component torch)
     endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test Lockstep, and records where libtorch is.
 #
-#   tools/setup.sh [build] [check] [bench] [package]    the groups of Debian packages wanted (default: build)
+#   tools/setup.sh [build] [mpi] [check] [package]      the groups of Debian packages wanted (default: build)
 #   tools/setup.sh --no-torch ...                       do not look for libtorch
 #
 # As root it installs the missing Debian packages; otherwise it names them and stops. libtorch is looked for in
@@ -43,7 +43,7 @@ clang-format-16 clang-format-16
 clang-tidy-16 clang-tidy-16
 libclang-rt-16-dev
 '
-bench_packages='
+mpi_packages='
 libopenmpi-dev
 openmpi-bin
 '
@@ -177,9 +177,9 @@ main() {
       --no-torch) with_torch=no ;;
       build) packages+=$build_packages ;;
       check) packages+=$check_packages ;;
-      bench) packages+=$bench_packages ;;
+      mpi) packages+=$mpi_packages ;;
       package) packages+=$package_packages ;;
-      *) printf 'setup: unknown argument "%s" (build, check, bench, package, --no-torch)\n' "$group" >&2; exit 2 ;;
+      *) printf 'setup: unknown argument "%s" (build, mpi, check, package, --no-torch)\n' "$group" >&2; exit 2 ;;
     esac
   done
   [ -n "$packages" ] || packages=$build_packages

@@ -98,11 +98,11 @@ class SetupTest(unittest.TestCase):
                          ["update -qq", "install --no-install-recommends -y libhwloc-dev libssl-dev"])
         self.assertIn("setup:   libhwloc-dev (1.0-1)\nsetup:   libssl-dev (1.0-1)\n", done.stdout)
 
-    def test_mpi_is_wanted_for_the_benches_alone(self):
+    def test_mpi_is_wanted_by_those_who_ask_alone(self):
         self.missing("libopenmpi-dev", "openmpi-bin")
         self.assertEqual(self.setup("--no-torch", "build", "check", "package").returncode, 0)
         self.assertEqual(self.apt_calls(), [])
-        self.assertEqual(self.setup("--no-torch", "build", "bench").returncode, 0)
+        self.assertEqual(self.setup("--no-torch", "build", "mpi").returncode, 0)
         self.assertIn("install --no-install-recommends -y libopenmpi-dev openmpi-bin", self.apt_calls())
 
     def test_an_install_that_fails_is_shown_and_stops_it(self):

@@ -41,14 +41,25 @@ refused() {
   rm -rf "$work/refused"
   tr -s ' \n' ' ' <<<"$log" | grep -qF "$sentence" || { printf '%s\n' "$log"; fail "component $component: not said: $sentence"; }
 }
+components=core
+if [ -n "$torch_dir" ]; then components+=', torch'; fi
+if [ -e "$work/moved/lib/cmake/Lockstep/LockstepMpiTargets.cmake" ]; then
+  components+=', mpi'
+  # Without the component nobody looks for MPI; with it a program links.
+  if grep -q MPI_CXX "$work/core/CMakeCache.txt"; then fail "core looked for MPI"; fi
+  { cmake -S "$consumer" -B "$work/mpi" -G Ninja -DCMAKE_PREFIX_PATH="$work/moved" -DCOMPONENT=mpi \
+    && cmake --build "$work/mpi" --target mpi_consumer && "$work/mpi/mpi_consumer"; } >"$work/mpi.log" 2>&1 \
+    || { cat "$work/mpi.log"; fail "the consumer of component mpi"; }
+else
+  refused mpi "was built without MPI, so it has no component 'mpi'."
+fi
+refused nonsense "Lockstep has no component 'nonsense'; it has: $components."
 if [ -z "$torch_dir" ]; then
-  refused nonsense "Lockstep has no component 'nonsense'; it has: core."
   refused torch "was built without libtorch, so it has no component 'torch'."
   echo "installed, moved, consumed; unknown components refused"
   exit
 fi
 
-refused nonsense "Lockstep has no component 'nonsense'; it has: core;torch."
 # A libtorch of another version: only what says so is looked at.
 mkdir -p "$work/other/share/cmake/Torch" "$work/other/lib"
 touch "$work/other/lib/libtorch.so" "$work/other/lib/libtorch_cpu.so" "$work/other/lib/libc10.so"

@@ -10,7 +10,7 @@
 // operations return it, and no call waits for ever. Make a new group, or shrink this one.
 // Destruction leaves the group: it fails what is pending here with kAborted, and waits for nobody else.
 // Does not: retry.
-// Implemented by native/.
+// Implemented by native/ and mpi/.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A World is this process's place among all ranks of a job, and what it needs to communicate with them.
-// Groups are made from it.
+// A World is this process's place among all ranks of a job, over shared memory and TCP: groups are made from
+// it, memory that other ranks can reach, and a smaller world after a failure.
 //
 //   auto world = lockstep::World::join();                        // env:// by default; alone, a world of one
 //   lockstep::Backend& all = world->group();
@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/backend/backend.h"
+#include "lockstep/backend/groups.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/status.h"
@@ -36,18 +36,6 @@ enum class Privacy : std::uint8_t { kIntegrity, kEncrypt };
 // When the sockets between two ranks of different hosts are made: with the first operation that needs them,
 // or with their group. The first costs less where there are many ranks: few operations use all pairs.
 enum class Connect : std::uint8_t { kOnFirstUse, kAtStart };
-
-struct GroupOptions {
-  // Behaviour.
-  std::optional<std::string> name = {};  // else made from the members
-  Duration timeout = kDefaultOpTimeout;
-};
-
-// What a rank says when its group is split.
-struct SplitBy {
-  std::optional<int> color = {};  // ranks of one colour form a group; without one a rank is in none
-  int key = 0;                    // orders the ranks of a colour; those with equal keys keep their order
-};
 
 struct ShrinkOptions {
   // Behaviour.
@@ -88,27 +76,16 @@ struct SharedMemory {
   std::shared_ptr<const void> owner = {};
 };
 
-class World {
+class World : public Groups {
  public:
   // kInvalid, kTimeout and the rest as rendezvous(); kNoSpace if there is no shared memory.
   // Without an environment: the process's own, which also says what is logged (LOCKSTEP_LOG).
   static Result<std::unique_ptr<World>> join(const WorldOptions& options = {});
   static Result<std::unique_ptr<World>> join(const WorldOptions& options, const Environment& environment);
-  virtual ~World() = default;
-
   virtual const Rendezvous& rendezvous() const = 0;
-  Rank rank() const { return rendezvous().rank; }
-  WorldSize size() const { return rendezvous().world_size; }
+  Rank rank() const final { return rendezvous().rank; }
+  WorldSize size() const final { return rendezvous().world_size; }
 
-  // All ranks.
-  virtual Backend& group() = 0;
-  // `members` in the order of their ranks in the group; this rank is one of them.
-  virtual Result<std::unique_ptr<Backend>> new_group(const std::vector<Rank>& members,
-                                                     const GroupOptions& options = {}) = 0;
-  // A collective of `parent`, a group of this world: every rank of it says its colour and key, and gets the
-  // group of its colour; nothing if it has none.
-  Result<std::unique_ptr<Backend>> split(Backend& parent, const SplitBy& by,
-                                         const GroupOptions& options = {});
   // Called by all ranks that are left, mostly after a failure: they agree on who that is, and go on without
   // those that are dead, have stopped, cannot be reached, do not come or are excluded. Gives their group, in
   // the order of their ranks in the world; all who get it have the same. Works when others die meanwhile.
@@ -127,10 +104,8 @@ class World {
 }  // namespace lockstep::backend
 
 namespace lockstep {
-using backend::GroupOptions;
 using backend::SharedMemory;
 using backend::ShrinkOptions;
-using backend::SplitBy;
 using backend::World;
 using backend::WorldOptions;
 }  // namespace lockstep

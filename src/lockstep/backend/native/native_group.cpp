@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "lockstep/backend/held_call.h"
 #include "lockstep/backend/message_work.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/log.h"
@@ -15,22 +16,6 @@ namespace lockstep::backend {
 namespace {
 
 constexpr Logger kLog("backend");
-
-// A call whose lists of buffers are its own.
-struct HeldCall {
-  HeldCall(const Call& given, std::shared_ptr<const void> kept)
-      : call(given),
-        inputs(given.inputs.begin(), given.inputs.end()),
-        outputs(given.outputs.begin(), given.outputs.end()),
-        keep(std::move(kept)) {
-    call.inputs = inputs;
-    call.outputs = outputs;
-  }
-  Call call;
-  const std::vector<ByteView> inputs;
-  const std::vector<ByteSpan> outputs;
-  const std::shared_ptr<const void> keep;
-};
 
 // How the error of a message says where it was met. The one that has ended the group names another place, or
 // none.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "lockstep/backend/native/setup_watch.h"
 #include "lockstep/backend/native/tuner.h"
@@ -243,14 +244,6 @@ Status NativeWorld::tune(const Deadline& deadline) {
   return {};
 }
 
-std::string NativeWorld::make_name(const std::vector<Rank>& members) {
-  const MutexLock lock(mutex_);
-  const int count = ++made_[members];
-  std::vector<Rank> sorted = members;
-  std::sort(sorted.begin(), sorted.end());
-  return cat("ranks ", base::ranks_text(sorted), " #", count);
-}
-
 Status NativeWorld::refuse(std::string_view what) const {
   if (base::fork_generation() != fork_generation_)
     return Status::invalid(
@@ -260,19 +253,9 @@ Status NativeWorld::refuse(std::string_view what) const {
   return left_out_;
 }
 
-Status NativeWorld::check_members(const std::vector<Rank>& members) const {
-  if (std::find(members.begin(), members.end(), rank()) == members.end())
-    return Status::invalid(
-        cat("rank ", rank(), " makes a group that it is not a member of; its members alone make it"),
-        {.rank = rank()});
-  std::vector<Rank> sorted = members;
-  std::sort(sorted.begin(), sorted.end());
-  const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
-  if (twice || !size().contains(sorted.front()) || !size().contains(sorted.back()))
-    return Status::invalid(cat("the members of a group are different ranks below ", size()),
-                           {.rank = rank()});
+Status NativeWorld::check_left(const std::vector<Rank>& members) const {
   const MutexLock lock(mutex_);
-  for (const Rank member : sorted) {
+  for (const Rank member : members) {
     if (std::binary_search(left_.begin(), left_.end(), member)) continue;
     return Status::invalid(
         cat("rank ", member, " was left out when the world was shrunk to rank ", base::ranks_text(left_)),
@@ -296,9 +279,10 @@ Status NativeWorld::explain(const Status& error) {
 Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>& members,
                                                         const GroupOptions& options) {
   LOCKSTEP_TRY(refuse("a group"));
-  LOCKSTEP_TRY(check_members(members));
+  LOCKSTEP_TRY(check_members(members, rank(), size()));
+  LOCKSTEP_TRY(check_left(members));
   GroupOptions named = options;
-  if (!named.name) named.name = make_name(members);
+  if (!named.name) named.name = names_.next(members);
   auto group = make_group(members, named, *named.name, clock_.in(rendezvous_.store->timeout()));
   if (!group.ok()) return explain(group.status());
   return group;

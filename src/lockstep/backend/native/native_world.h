@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "lockstep/backend/helper_pool.h"
+#include "lockstep/backend/members.h"
 #include "lockstep/backend/native/mail.h"
 #include "lockstep/backend/native/monitor.h"
 #include "lockstep/backend/native/native_group.h"
@@ -45,7 +45,8 @@ class NativeWorld final : public World {
   Status open_mail(const Deadline& deadline);
   // Why this rank can make no group.
   Status refuse(std::string_view what) const;
-  Status check_members(const std::vector<Rank>& members) const;
+  // None of them was left out.
+  Status check_left(const std::vector<Rank>& members) const;
   // The error of a group that could not be made; a rank that the others go on without hears that instead.
   Status explain(const Status& error);
   // `identity` is the same on all members, and no other group's.
@@ -59,8 +60,6 @@ class NativeWorld final : public World {
   transport::shm::Patience patience() const;
   // The same on all members.
   Bytes staging_of(const transport::Layout& layout) const;
-  // For groups without one: the same on all members, and no two groups have the same.
-  std::string make_name(const std::vector<Rank>& members);
 
   const WorldOptions options_;
   const Clock& clock_;
@@ -73,8 +72,8 @@ class NativeWorld final : public World {
   collective::Means means_{.tuning = {}, .helpers = helpers_};
   std::unique_ptr<transport::link::Door> door_;
   std::vector<std::vector<base::SocketAddress>> doors_;  // by rank
+  GroupNames names_;
   mutable Mutex mutex_;
-  std::map<std::vector<Rank>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
   std::set<NativeGroup*> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Rank> left_ LOCKSTEP_GUARDED_BY(mutex_);  // who has not been left out, ascending
   int shrinks_ LOCKSTEP_GUARDED_BY(mutex_) = 0;         // how often the world has been shrunk

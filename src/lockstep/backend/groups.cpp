@@ -1,4 +1,4 @@
-#include "lockstep/backend/world.h"
+#include "lockstep/backend/groups.h"
 
 #include <algorithm>
 
@@ -6,8 +6,8 @@
 
 namespace lockstep::backend {
 
-Result<std::unique_ptr<Backend>> World::split(Backend& parent, const SplitBy& by,
-                                              const GroupOptions& options) {
+Result<std::unique_ptr<Backend>> Groups::split(Backend& parent, const SplitBy& by,
+                                               const GroupOptions& options) {
   // What a rank says: whether it has a colour, which, and its key.
   constexpr std::size_t kWords = 3;
   const std::vector<std::int64_t> own = {by.color ? 1 : 0, by.color.value_or(0), by.key};
