@@ -44,6 +44,8 @@ bench:         ## run the benchmarks and print their tables
 	build/release/bin/lockstep bench all_reduce --memory resident,foreign --against gloo,mpi \
 	  --json $(REPORTS)/all_reduce.json --plot $(REPORTS)/all_reduce.svg
 	build/release/bin/lockstep bench store --clients 1,16,256 --against torch --json $(REPORTS)/store.json
+	build/release/bin/lockstep bench launch --against torchrun \
+	  --torchrun "$$(dirname "$$(cat build/setup/torch_python)")/torchrun" --json $(REPORTS)/launch.json
 
 install: release ## install libraries, headers, command and docs to PREFIX (/usr/local)
 	cmake --install build/release --prefix $(PREFIX)

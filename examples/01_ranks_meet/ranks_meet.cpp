@@ -138,7 +138,7 @@ lockstep::Status count_together(const lockstep::Rendezvous& world) {
 lockstep::Status run(std::optional<int> victim) {
   LOCKSTEP_ASSIGN(const auto env, lockstep::Environment::read());
   lockstep::base::configure_logging(env.log);
-  LOCKSTEP_ASSIGN(const auto world, lockstep::rendezvous({.timeout = 30s}, env));
+  LOCKSTEP_ASSIGN(const auto world, lockstep::rendezvous({}, env));
 
   LOCKSTEP_TRY(introduce(world));
   LOCKSTEP_TRY(world.store->barrier("introduced", world.world_size));

@@ -77,7 +77,12 @@ int main(int argc, char** argv) {
   const lockstep::Spawner spawner(argc, argv, {{"work", work}});
 
   std::vector<std::string> arguments;
-  if (argc == 3 && std::string(argv[1]) == "--fail") arguments.emplace_back(argv[2]);
+  if (argc == 3 && std::string(argv[1]) == "--fail") {
+    arguments.emplace_back(argv[2]);
+  } else if (argc != 1) {
+    std::cerr << "Usage: 02_own_ranks [--fail RANK]\n";
+    return 2;
+  }
   const lockstep::Status status = spawner.spawn("work", lockstep::WorldSize{kRanks}, arguments);
   if (status.ok()) {
     std::cout << "every rank ended well\n";

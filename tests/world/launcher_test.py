@@ -144,6 +144,14 @@ class Report(LauncherTest):
         self.assertEqual(status, 6)
         self.assertIn("lockstep: rank 1 ", err)
 
+    def test_the_library_leaves_its_error_there(self):
+        rank = pathlib.Path(COMMAND).parent.parent / "tests" / "world_rank"
+        status, _, err = self.run_job("--nproc", 2, rank, "--desync")
+        self.assertEqual(status, 1)
+        self.assertIn("\n  error       invalid (desync): ranks are in different operations: rank ", err)
+        _, _, err = self.run_job("--nproc", 2, "sh", "-c", f"[ $RANK = 1 ] && export WORLD_SIZE=3; exec {rank}")
+        self.assertRegex(err, r"\n  error       invalid \(world_size_mismatch\): ")
+
     def test_it_says_where_the_core_dump_is(self):
         _, _, err = self.run_job("sh", "-c", "kill -SEGV $$", preexec_fn=lambda: resource.setrlimit(
             resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)))

@@ -21,7 +21,8 @@ Result<std::vector<std::vector<int>>> bind_ranks(base::Binding binding, int npro
 }
 
 bool is_set(const RunOptions& options, const Environment& environment, std::string_view name) {
-  return environment.all.contains(name) ||
+  const auto found = environment.all.find(name);
+  return (found != environment.all.end() && !found->second.empty()) ||
          std::any_of(options.env.begin(), options.env.end(),
                      [name](const auto& pair) { return pair.first == name; });
 }

@@ -169,7 +169,7 @@ std::string report_to_json(const FailureReport& report) {
               {"cannot_start_code", report.cannot_start_code}};
   if (first.wait_status) out["wait_status"] = *first.wait_status;
   if (report.oom_kills) out["oom_kills"] = *report.oom_kills;
-  if (report.error) out["error"] = error_to_json(*report.error);
+  if (report.error) out["error"] = base::error_to_json(*report.error);
   return out.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -193,7 +193,7 @@ Result<FailureReport> report_from_json(std::string_view text) {
     report.cannot_start = in.at("cannot_start").get<std::string>();
     report.cannot_start_code = in.at("cannot_start_code").get<int>();
     if (in.contains("error")) {
-      auto error = error_from_json(in.at("error").get<std::string>());
+      auto error = base::error_from_json(in.at("error").get<std::string>());
       if (error.ok()) report.error = *std::move(error);
     }
   } catch (const json::exception& error) {

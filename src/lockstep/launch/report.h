@@ -13,7 +13,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
-#include "lockstep/launch/error_file.h"
+#include "lockstep/base/error_file.h"
 #include "lockstep/launch/placement.h"
 
 namespace lockstep::launch {

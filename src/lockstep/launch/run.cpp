@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -191,6 +192,14 @@ Result<int> run_attempts(LaunchContext& context) {
   }
 }
 
+// More ranks than cores, or nodes, to give to each of them.
+void say_unbound(Console& console, const RunOptions& options, const LocalSetting& setting) {
+  const bool bound = std::ranges::any_of(setting.cpus, [](const auto& cpus) { return !cpus.empty(); });
+  if (options.cpu_binding == base::Binding::kNone || bound) return;
+  console.say(cat("--cpu-binding binds nothing: ", setting.nproc, " ranks cannot have cores of their own (",
+                  base::usable_cores(), " cores here)"));
+}
+
 void say_threads(Console& console, const LocalSetting& setting) {
   if (!setting.omp_num_threads) return;
   console.say(cat("OMP_NUM_THREADS=", *setting.omp_num_threads, " for each of ", setting.nproc,
@@ -241,6 +250,7 @@ Result<int> run_job(const RunOptions& options, const Environment& environment, c
                         .guard = guard,
                         .coordinator = *coordinator,
                         .spared = {before.begin(), before.end()}};
+  say_unbound(console, options, setting);
   say_threads(console, setting);
   warn_if_insecure(console, setting);
   LOCKSTEP_ASSIGN(const int code, run_attempts(context));

@@ -98,7 +98,7 @@ int run_rank(const RankFunction& function, const SpawnedRank& rank) {
   if (status.ok()) return 0;
   std::fputs(cat("rank ", rank.rank, ": ", status.text(), "\n").c_str(), stderr);
   const std::string path = rank.environment.error_file.value_or("");
-  if (!path.empty() && !write_error_file(path, status).ok()) {
+  if (!path.empty() && !base::write_error_file(path, status).ok()) {
     std::fputs("the error could not be passed on to the parent\n", stderr);
   }
   return 1;

@@ -112,7 +112,7 @@ std::vector<EndedRank> SpawnedRanks::wait_for_some(const Deadline& deadline) {
 std::optional<ErrorRecord> SpawnedRanks::error_of(const Process& process) const {
   struct stat info {};
   if (fstat(process.error.get(), &info) != 0 || info.st_size == 0) return std::nullopt;
-  auto record = read_error_file(error_path(process.error.get()));
+  auto record = base::read_error_file(error_path(process.error.get()));
   if (!record.ok()) return std::nullopt;
   return *std::move(record);
 }

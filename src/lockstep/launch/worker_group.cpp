@@ -237,7 +237,7 @@ std::optional<ErrorRecord> WorkerGroup::error_of(std::size_t index) const {
   const WorkerPlan& plan = workers_[index].plan;
   for (const std::string& path : {plan.error_file, plan.torch_error_file}) {
     if (path.empty() || access(path.c_str(), F_OK) != 0) continue;
-    auto record = read_error_file(path);
+    auto record = base::read_error_file(path);
     if (record.ok()) return *std::move(record);
   }
   return std::nullopt;

@@ -235,9 +235,7 @@ Result<Rendezvous> meet_at_builtin(const Plan& plan, const Who& who, const Envir
   }
 }
 
-}  // namespace
-
-Result<Rendezvous> rendezvous(const RendezvousOptions& options, const Environment& env, const Clock& clock) {
+Result<Rendezvous> meet(const RendezvousOptions& options, const Environment& env, const Clock& clock) {
   LOCKSTEP_ASSIGN(Plan plan, make_plan(options, env));
   if (plan.is_builtin()) {
     LOCKSTEP_ASSIGN(const Who who, identify(plan));
@@ -252,6 +250,19 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options, const Environmen
   }
   LOCKSTEP_ASSIGN(const Who who, identify(plan));
   return join_at(std::move(place), plan, who, deadline);
+}
+
+}  // namespace
+
+Result<Rendezvous> rendezvous(const RendezvousOptions& options, const Environment& env, const Clock& clock) {
+  auto met = meet(options, env, clock);
+  const ErrorNote note(env);
+  if (met.ok()) {
+    met->error_note = note;
+  } else {
+    note.write(met.status());
+  }
+  return met;
 }
 
 }  // namespace lockstep::store

@@ -26,6 +26,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/environment.h"
+#include "lockstep/base/error_file.h"
 #include "lockstep/base/net.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/secret.h"
@@ -97,8 +98,10 @@ struct Rendezvous {
   // whoever talks through it; after the seat of the rank that serves it is gone, its calls say kStoreLost.
   std::shared_ptr<Store> store;
   std::unique_ptr<Seat> seat;  // nothing for a world of one
+  ErrorNote error_note;        // for what happens to this rank later on
 };
 
+// An error is also left in LOCKSTEP_ERROR_FILE, for the launcher.
 Result<Rendezvous> rendezvous(const RendezvousOptions& options, const Environment& env,
                               const Clock& clock = Clock::steady());
 

@@ -114,7 +114,10 @@ class Opener {
   Opener(const TcpMeeting& meeting, const Deadline& deadline) : meeting_(meeting), deadline_(deadline) {}
 
   Result<MeetingPlace> open() {
-    LOCKSTEP_ASSIGN(addresses_, look_up(meeting_, deadline_));
+    auto found = look_up(meeting_, deadline_);
+    if (!found.ok())
+      return found.status().with_prefix(cat(place_text(meeting_), " (MASTER_ADDR, or the address given): "));
+    addresses_ = *std::move(found);
     if (meeting_.protection == Protection::kLocal && !all_loopback(addresses_))
       return no_secret(place_text(meeting_));
     if (meeting_.protection == Protection::kInsecure && meeting_.rank == Rank{0}) {

@@ -213,6 +213,7 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
   }
   status = told(status);
   parts_.mail.fail_group(parts_.id, status);
+  if (status.failure() != Failure::kClosed) parts_.error_note.write(status);
   return status;
 }
 
@@ -246,9 +247,11 @@ Status NativeGroup::told(const Status& failure) const {
 Status NativeGroup::monitored_barrier(const OpOptions& options) {
   LOCKSTEP_TRY(admit({.kind = OpKind::kMonitoredBarrier}));
   const Deadline deadline = deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) {
+  Status met = queue_.run([&](std::uint64_t sequence) {
     return parts_.communicator ? meet_in_store(sequence, deadline) : Status();
   });
+  if (!met.ok() && met.failure() != Failure::kClosed) parts_.error_note.write(met);
+  return met;
 }
 
 Status NativeGroup::meet_in_store(std::uint64_t sequence, const Deadline& deadline) {

@@ -13,6 +13,7 @@
 #include "lockstep/backend/native/straggler_watch.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error_file.h"
 #include "lockstep/collective/helpers.h"
 #include "lockstep/store/store.h"
 #include "lockstep/transport/communicator.h"
@@ -37,6 +38,7 @@ struct NativeGroupParts {
   std::function<std::vector<Rank>()> lost;
   std::function<void(NativeGroup*)> on_leave;  // afterwards nothing outside refers to the communicator
   std::uint64_t fork_generation = 0;
+  ErrorNote error_note;  // hears what ends the group
 };
 
 class NativeGroup final : public Backend {

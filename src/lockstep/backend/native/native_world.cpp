@@ -300,7 +300,8 @@ Result<std::unique_ptr<Backend>> NativeWorld::make_group(const std::vector<Rank>
                          .store = rendezvous_.store,
                          .mail = *mail_,
                          .means = means_,
-                         .fork_generation = fork_generation_};
+                         .fork_generation = fork_generation_,
+                         .error_note = rendezvous_.error_note};
   std::string whole = cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', identity);
   for (const Rank member : members) whole += cat('/', member);
   parts.id = number_of(whole);
@@ -428,8 +429,11 @@ Result<SharedMemory> NativeWorld::allocate(Bytes size) {
 Result<std::unique_ptr<World>> World::join(const WorldOptions& options, const Environment& environment) {
   const Clock& clock = Clock::steady();
   LOCKSTEP_ASSIGN(Rendezvous rendezvous, store::rendezvous(options.rendezvous, environment, clock));
-  LOCKSTEP_ASSIGN(std::unique_ptr<World> world, NativeWorld::make(options, std::move(rendezvous), clock));
-  return world;
+  const ErrorNote note = rendezvous.error_note;
+  auto world = NativeWorld::make(options, std::move(rendezvous), clock);
+  if (world.ok()) return std::unique_ptr<World>(*std::move(world));
+  note.write(world.status());
+  return world.status();
 }
 
 Result<std::unique_ptr<World>> World::join(const WorldOptions& options) {

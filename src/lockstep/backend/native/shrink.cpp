@@ -174,7 +174,9 @@ Result<std::unique_ptr<Backend>> NativeWorld::shrink(const ShrinkOptions& option
     members = left_;
     number = shrinks_;
   }
-  return Shrink(*this, options, std::move(members), number).run();
+  auto group = Shrink(*this, options, std::move(members), number).run();
+  if (group.ok()) rendezvous_.error_note.withdraw();
+  return group;
 }
 
 }  // namespace lockstep::backend

@@ -1,4 +1,4 @@
-#include "lockstep/launch/error_file.h"
+#include "lockstep/base/error_file.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include "lockstep/base/process.h"
 #include "lockstep/testing/status_matchers.h"
 
-namespace lockstep::launch {
+namespace lockstep::base {
 namespace {
 
 using ::testing::HasSubstr;
@@ -95,4 +95,4 @@ TEST_F(ErrorFile, FieldsOfTheWrongTypeAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace lockstep::launch
+}  // namespace lockstep::base

@@ -1,4 +1,4 @@
-#include "lockstep/launch/error_file.h"
+#include "lockstep/base/error_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep::launch {
+namespace lockstep::base {
 namespace {
 
 using nlohmann::json;
@@ -24,7 +24,7 @@ constexpr auto kCodes = std::to_array({Code::kInvalid, Code::kTimeout, Code::kDi
 
 Code code_from_name(std::string_view name) {
   for (const Code code : kCodes) {
-    if (base::code_name(code) == name) return code;
+    if (code_name(code) == name) return code;
   }
   return Code::kInternal;
 }
@@ -132,8 +132,8 @@ Status write_to_descriptor(const std::string& path, std::string_view text) {
 std::string error_to_json(const ErrorRecord& record) {
   const Status& status = record.status;
   json out = {{"lockstep_error", 1},
-              {"code", base::code_name(status.code())},
-              {"failure", base::failure_name(status.failure())},
+              {"code", code_name(status.code())},
+              {"failure", failure_name(status.failure())},
               {"message", status.message()},
               {"cause", to_json(status.cause())},
               {"where", record.where.empty() ? status.where() : record.where},
@@ -152,7 +152,7 @@ Result<ErrorRecord> error_from_json(std::string_view text) {
   }
   Cause cause = cause_from(object.value("cause", json::object()));
   cause.failure =
-      base::failure_from_name(field<std::string>(object, "failure").value_or("")).value_or(Failure::kNone);
+      failure_from_name(field<std::string>(object, "failure").value_or("")).value_or(Failure::kNone);
   return ErrorRecord{.status = Status(code_from_name(field<std::string>(object, "code").value_or("")),
                                       field<std::string>(object, "message").value_or(""), std::move(cause)),
                      .where = field<std::string>(object, "where").value_or(""),
@@ -163,7 +163,7 @@ Result<ErrorRecord> error_from_json(std::string_view text) {
 Status write_error_file(const std::string& path, const Status& status) {
   LOCKSTEP_CHECK(!status.ok(), "an error file needs an error");
   const std::string text =
-      error_to_json({.status = status, .where = status.where(), .pid = getpid(), .host = base::host_name()});
+      error_to_json({.status = status, .where = status.where(), .pid = getpid(), .host = host_name()});
   if (path.starts_with(kDescriptorFolder)) return write_to_descriptor(path, text);
   const std::string draft = cat(path, ".", getpid(), ".tmp");
   UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
@@ -178,6 +178,18 @@ Status write_error_file(const std::string& path, const Status& status) {
   return written;
 }
 
+ErrorNote::ErrorNote(const Environment& environment) : path_(environment.error_file.value_or("")) {
+  if (path_.starts_with(kDescriptorFolder)) path_.clear();
+}
+
+void ErrorNote::write(const Status& status) const {
+  if (!path_.empty()) (void)write_error_file(path_, status);
+}
+
+void ErrorNote::withdraw() const {
+  if (!path_.empty()) unlink(path_.c_str());
+}
+
 Result<ErrorRecord> read_error_file(const std::string& path) {
   LOCKSTEP_ASSIGN(const std::string text, read_bounded(path));
   auto record = error_from_json(text);
@@ -185,4 +197,4 @@ Result<ErrorRecord> read_error_file(const std::string& path) {
   return record;
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::base

@@ -12,9 +12,10 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/status.h"
 
-namespace lockstep::launch {
+namespace lockstep::base {
 
 struct ErrorRecord {
   Status status;
@@ -30,8 +31,29 @@ Status write_error_file(const std::string& path, const Status& status);
 // caller asks first whether there is one.
 Result<ErrorRecord> read_error_file(const std::string& path);
 
+// Where the library itself says what has happened to this rank: rendezvous() that gave up, the failure that
+// ended a group. Only for the launcher's error file: a spawned rank's function returns its own error.
+// Does nothing, and cannot fail, where there is no file.
+class ErrorNote {
+ public:
+  ErrorNote() = default;
+  explicit ErrorNote(const Environment& environment);
+
+  void write(const Status& status) const;
+  // The rank goes on in spite of it.
+  void withdraw() const;
+
+ private:
+  std::string path_;
+};
+
 // The same fields, for other messages that carry an error.
 std::string error_to_json(const ErrorRecord& record);
 Result<ErrorRecord> error_from_json(std::string_view text);
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::base
+
+namespace lockstep {
+using base::ErrorNote;
+using base::ErrorRecord;
+}  // namespace lockstep
