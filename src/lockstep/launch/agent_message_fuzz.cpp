@@ -2,8 +2,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/launch/agent_message.h"
 #include "lockstep/base/error_file.h"
+#include "lockstep/launch/agent_message.h"
 #include "lockstep/launch/placement.h"
 
 namespace {
@@ -26,8 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto card = card_from_json(text); card.ok()) {
     require(card_from_json(card_to_json(*card)).ok());
   }
-  if (const auto error = base::error_from_json(text); error.ok()) {
-    require(base::error_from_json(base::error_to_json(*error)).ok());
+  if (const auto error = lockstep::base::error_from_json(text); error.ok()) {
+    require(lockstep::base::error_from_json(lockstep::base::error_to_json(*error)).ok());
   }
   return 0;
 }
