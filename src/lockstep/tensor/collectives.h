@@ -89,7 +89,7 @@ WorkHandle reduce(const at::Tensor& tensor, const ReduceToRootOptions& options);
 WorkHandle all_gather(const Tensors& tensor_list, const at::Tensor& tensor,
                       const CollectiveOptions& options = {});
 // `output` has the inputs of all ranks, in rank order: concatenated ([n * a, b] of [a, b]), stacked
-// ([n, a, b]), or flat ([n * a * b]).
+// ([n, a, b]), or flat ([n * a * b]). `input` may be this rank's own part of it.
 WorkHandle all_gather_single(const at::Tensor& output, const at::Tensor& input,
                              const CollectiveOptions& options = {});
 inline WorkHandle all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
@@ -113,7 +113,8 @@ WorkHandle scatter(const at::Tensor& tensor, const Tensors& scatter_list = {},
 // Rank r gets the reduction of all ranks' input_list[r].
 WorkHandle reduce_scatter(const at::Tensor& output, const Tensors& input_list,
                           const ReduceOptions& options = {});
-// The same; `input` is cut into parts as all_gather_single() joins them.
+// The same; `input` is cut into parts as all_gather_single() joins them. `output` may be this rank's own part
+// of it; then the input is copied first.
 WorkHandle reduce_scatter_single(const at::Tensor& output, const at::Tensor& input,
                                  const ReduceOptions& options = {});
 inline WorkHandle reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,

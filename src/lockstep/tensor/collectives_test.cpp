@@ -135,6 +135,19 @@ TEST(Collectives, GatherAndScatter) {
   });
 }
 
+TEST(Collectives, SingleFormsWorkInPlace) {
+  on_worlds([](int rank, int size) {
+    for (const bool async_op : {false, true}) {
+      const at::Tensor whole = at::zeros({2 * size, 3});
+      const at::Tensor own = whole.slice(0, 2 * rank, 2 * rank + 2).fill_(rank + 1);
+      all_gather_single(whole, own, {.async_op = async_op}).wait();
+      for (int r = 0; r < size; ++r) EXPECT_TRUE(all_equal(whole.slice(0, 2 * r, 2 * r + 2), r + 1));
+      reduce_scatter_single(own, whole, {.async_op = async_op}).wait();
+      EXPECT_TRUE(all_equal(own, size * (rank + 1)));
+    }
+  });
+}
+
 TEST(Collectives, AllToAll) {
   on_worlds([](int rank, int size) {
     Tensors inputs;
@@ -371,7 +384,7 @@ TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
          [&] {
            all_gather_single(at::ones({2, 4}), t);
          }},
-        {{"all_gather_single", "share"}, [&] { all_gather_single(whole, whole.slice(0, 0, 2)); }},
+        {{"all_gather_single", "share"}, [&] { all_gather_single(whole, whole.slice(0, 1, 3)); }},
         {{"all_gather_coalesced", "output_tensor_lists has 1"}, [&] { all_gather_coalesced({two}, two); }},
         {{"all_gather_coalesced", "output_tensor_lists[1] has 3"},
          [&] {

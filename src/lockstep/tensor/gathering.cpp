@@ -57,7 +57,10 @@ WorkHandle all_gather_single(const at::Tensor& output, const at::Tensor& input,
                              const CollectiveOptions& options) {
   Operation op("all_gather_single", options.group);
   if (!op.member()) return {};
-  op.input(input, {"input"});
+  op.check_tensor(input, {"input"});
+  op.check_tensor(output, {"output"});
+  const at::Tensor own = apart(op, output, input, input);
+  op.input(own, {"input"});
   op.output(output, {"output"});
   op.cut(op.size());
   check_whole(op, output, "output", input, "input");
@@ -155,8 +158,11 @@ WorkHandle reduce_scatter_single(const at::Tensor& output, const at::Tensor& inp
                                  const ReduceOptions& options) {
   Operation op("reduce_scatter_single", options.group);
   if (!op.member()) return {};
+  op.check_tensor(output, {"output"});
+  op.check_tensor(input, {"input"});
+  const at::Tensor whole = apart(op, input, output, input);
   op.output(output, {"output"});
-  op.input(input, {"input"});
+  op.input(whole, {"input"});
   op.cut(op.size());
   check_whole(op, input, "input", output, "output");
   return op.issue(OpKind::kReduceScatter, 0, options.op, how(options));

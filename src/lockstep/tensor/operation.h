@@ -75,6 +75,9 @@ class Operation {
   void cut(int equal_parts) { entries_.back().equal_parts = equal_parts; }
   void cut(std::span<const std::int64_t> elements) { entries_.back().parts = elements; }
 
+  // Throws for a tensor that no operation can take. Is called for each that is named; alone, for one that is
+  // looked at before.
+  void check_tensor(const at::Tensor& tensor, const Argument& argument) const;
   // How many tensors were named, and back to so many.
   std::size_t count() const { return entries_.size(); }
   void truncate(std::size_t count) { entries_.resize(count); }
@@ -110,7 +113,6 @@ class Operation {
   struct Spans;
 
   void add(const at::Tensor& tensor, Argument argument, Role role);
-  void check_tensor(const at::Tensor& tensor, const Argument& argument) const;
   void lay_out(Buffers& buffers, Spans& spans) const;
   [[noreturn]] void throw_refused(const std::string& what) const;
 

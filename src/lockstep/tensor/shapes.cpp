@@ -1,5 +1,6 @@
 #include "lockstep/tensor/shapes.h"
 
+#include <cstddef>
 #include <vector>
 
 namespace lockstep::tensor {
@@ -25,6 +26,17 @@ void check_whole(const Operation& op, const at::Tensor& whole, const char* whole
     return;
   op.refuse(whole_name, " has the shape ", shape_text(whole), ", but ", part_name, " of each of the ", n,
             " ranks has the shape ", shape_text(part), ".");
+}
+
+at::Tensor apart(const Operation& op, const at::Tensor& whole, const at::Tensor& part,
+                 const at::Tensor& input) {
+  const auto address = [](const at::Tensor& tensor) {
+    return static_cast<const std::byte*>(tensor.const_data_ptr());
+  };
+  if (!whole.is_contiguous() || !part.is_contiguous() || part.numel() == 0) return input;
+  const bool in_place = whole.nbytes() == part.nbytes() * static_cast<std::size_t>(op.size()) &&
+                        address(part) == address(whole) + part.nbytes() * static_cast<std::size_t>(op.rank());
+  return in_place ? input.detach().clone() : input;
 }
 
 }  // namespace lockstep::tensor
