@@ -28,6 +28,7 @@ namespace {
 constexpr Logger kLog("link");
 constexpr std::string_view kHandshake = "the handshake of a link";
 constexpr auto kLogPeriod = std::chrono::minutes(1);
+constexpr Duration kAttempt = std::chrono::milliseconds(500);
 
 constexpr std::size_t kNewsChecksum = 4;
 
@@ -256,19 +257,25 @@ void Door::forget(std::uint64_t group) { impl_->lobby().forget(group); }
 
 namespace {
 
-// Connects to the first address that answers, and passes the handshake.
-Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
-  Status last = Status::invalid("it has no address to connect to", {.failure = Failure::kPeerUnreachable});
-  UniqueFd socket;
-  for (const base::SocketAddress& address : knock.addresses) {
-    auto connected = base::connect_to(address, deadline, base::OnRefused::kFail);
-    if (connected.ok()) {
-      socket = std::move(*connected);
-      break;
+// To the first address that answers.
+Result<UniqueFd> connect(const Knock& knock, const Deadline& deadline) {
+  while (true) {
+    Status last = Status::invalid("it has no address to connect to", {.failure = Failure::kPeerUnreachable});
+    bool unanswered = false;
+    for (const base::SocketAddress& address : knock.addresses) {
+      auto connected = base::connect_to(address, deadline.at_most(kAttempt), base::OnRefused::kFail);
+      if (connected.ok()) return connected;
+      last = connected.status();
+      unanswered |= last.code() == Code::kTimeout;
     }
-    last = connected.status();
+    if (!unanswered || deadline.expired()) return last;
+    LOCKSTEP_TRY(knock.look());
   }
-  if (!socket) return last;
+}
+
+// Connects, and passes the handshake.
+Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
+  LOCKSTEP_ASSIGN(UniqueFd socket, connect(knock, deadline));
   tune(socket.get(), knock.congestion_control);
   const Identity& identity = knock.identity;
   base::ClientHandshake handshake(

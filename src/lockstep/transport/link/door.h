@@ -67,6 +67,8 @@ struct Knock {
   std::uint16_t stream = 0;
   std::vector<base::SocketAddress> addresses = {};
   std::string congestion_control = {};  // as DoorOptions
+  // What else ends the wait for an answer; asked every half second.
+  std::function<Status()> look = [] { return Status(); };
 };
 Result<Arrival> knock(const Knock& knock, const Deadline& deadline);
 // Tells the process behind a door that the group has failed.

@@ -99,9 +99,11 @@ Result<Links::Pair*> Links::pair_with(int peer, const Deadline& deadline) {
                           .group = options_.group,
                           .stream = static_cast<std::uint16_t>(i),
                           .addresses = options_.addresses[static_cast<std::size_t>(peer)],
-                          .congestion_control = options_.congestion_control},
+                          .congestion_control = options_.congestion_control,
+                          .look = options_.look},
                          deadline);
     if (!arrival.ok()) {
+      LOCKSTEP_TRY(options_.look());  // the group may have failed meanwhile
       Cause cause = arrival.status().cause();
       const bool own_fault = cause.failure == Failure::kNoDescriptors || cause.failure == Failure::kNoMemory;
       cause.peer = own_fault ? options_.ranks[static_cast<std::size_t>(options_.position)] : rank;
