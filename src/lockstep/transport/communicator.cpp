@@ -36,7 +36,8 @@ Status Communicator::fail(const Status& status) {
   return board_->failure();
 }
 
-// Of every other host the members, but for the one that is lost, and for a host that it cannot be brought to.
+// Of every other host the members, but for the one that is lost. Where one cannot be reached, the host may be
+// cut off as a whole, or it alone may be at a loss: one neighbour of it is tried.
 std::vector<std::vector<int>> Communicator::who_can_be_told(const Status& failure) const {
   std::vector<std::vector<int>> others;
   for (std::size_t host = 0; host < layout_.hosts.size(); ++host) {
@@ -45,9 +46,10 @@ std::vector<std::vector<int>> Communicator::who_can_be_told(const Status& failur
     const auto named = std::find_if(members.begin(), members.end(),
                                     [&](int member) { return rank_of(member) == failure.cause().peer; });
     if (named != members.end()) {
-      if (failure.failure() == Failure::kPeerUnreachable) continue;
       // One that has made another call, or has said that it fails, lives and must hear it.
-      if (failure.code() == Code::kDisconnected) members.erase(named);
+      const bool unreachable = failure.failure() == Failure::kPeerUnreachable;
+      if (unreachable || failure.code() == Code::kDisconnected) members.erase(named);
+      if (unreachable && members.size() > 1) members.resize(1);
     }
     others.push_back(std::move(members));
   }

@@ -32,7 +32,7 @@ struct MessagePlace {
     const bool has_left = cause.failure == Failure::kClosed && cause.peer && cause.peer != rank;
     if (has_left) cause.failure = Failure::kDesync;
     // Not the peer's fault, but what this process may not have.
-    if (cause.failure == Failure::kNoDescriptors && nameless) cause.peer = rank;
+    if (cause.failure == Failure::kNoDescriptors && cause.rank.value_or(rank) == rank) cause.peer = rank;
     if (!cause.rank) cause.rank = rank;
     if (nameless) cause.op = op;
     if (!cause.sequence) cause.sequence = number;

@@ -14,7 +14,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kSleepSlice = 50ms;
-constexpr Duration kNewsLimit = 1s;
+constexpr Duration kNewsLimit = 1s;   // for a host
+constexpr Duration kNewsTry = 250ms;  // for one of its ranks, who may be unable to accept a connection
 
 }  // namespace
 
@@ -303,7 +304,7 @@ void Links::spread_news(const std::vector<std::vector<int>>& members, const Stat
       const Status told = bring_news({.identity = options_.identity,
                                       .group = options_.group,
                                       .addresses = options_.addresses[static_cast<std::size_t>(peer)]},
-                                     why, deadline);
+                                     why, deadline.at_most(kNewsTry));
       if (told.ok()) break;
     }
   }
