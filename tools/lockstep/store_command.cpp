@@ -102,7 +102,8 @@ void add_store_command(CLI::App& app, CommandContext& context) {
   command->footer(
       "Prints its address (HOST:PORT) to stdout once it serves. Give each rank LOCKSTEP_STORE=HOST:PORT,\n"
       "LOCKSTEP_JOB_ID, RANK and WORLD_SIZE, and the secret by LOCKSTEP_SECRET_FILE.\n"
-      "Exit status: 0 after SIGTERM or SIGINT, 2 for bad input (an address in use included), 1 if it cannot serve.");
+      "Exit status: 0 after SIGTERM or SIGINT, 2 for bad input (an address in use included), 1 if it cannot "
+      "serve.");
   auto arguments = std::make_shared<StoreArguments>();
   command->add_option("--host", arguments->host, "The one address to listen on (127.0.0.1)")
       ->type_name("ADDRESS");

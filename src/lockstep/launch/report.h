@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/base/status.h"
 #include "lockstep/base/error_file.h"
+#include "lockstep/base/status.h"
 #include "lockstep/launch/placement.h"
 
 namespace lockstep::launch {
