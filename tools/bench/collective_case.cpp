@@ -47,6 +47,12 @@ std::string_view name_of(CollectiveOp op) {
   return {};
 }
 
+std::optional<Rank> partner_of(Rank rank, WorldSize size) {
+  const int half = size.value / 2;
+  if (rank.value >= 2 * half) return std::nullopt;
+  return Rank{(rank.value + half) % (2 * half)};
+}
+
 std::optional<CollectiveOp> parse_collective_op(std::string_view name) {
   const auto* const found = std::find_if(kCollectiveOps.begin(), kCollectiveOps.end(),
                                          [name](CollectiveOp op) { return name_of(op) == name; });

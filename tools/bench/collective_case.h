@@ -22,7 +22,7 @@ enum class CollectiveOp {
   kReduceScatter,
   kAllToAll,
   kBarrier,
-  kSendRecv,  // every rank sends to the next one and receives from the one before
+  kSendRecv,  // pairs of ranks: a message there and, once it has come, one back
 };
 inline constexpr std::array kCollectiveOps = {CollectiveOp::kAllReduce,     CollectiveOp::kBroadcast,
                                               CollectiveOp::kReduce,        CollectiveOp::kAllGather,
@@ -34,6 +34,12 @@ constexpr Rank kBenchRoot{0};
 
 std::string_view name_of(CollectiveOp op);  // "all_reduce"
 std::optional<CollectiveOp> parse_collective_op(std::string_view name);
+
+// Whom a rank plays kSendRecv with: rank i with rank i + n/2, which is on the other host where there are two.
+// The lower one begins. Nobody for the last of an odd number.
+std::optional<Rank> partner_of(Rank rank, WorldSize size);
+// What its time is divided by: a ping-pong is two messages.
+constexpr int steps_of(CollectiveOp op) { return op == CollectiveOp::kSendRecv ? 2 : 1; }
 
 // The number types that every bench can fill and verify.
 inline constexpr std::array kBenchTypes = {DType::kUint8,   DType::kInt8,    DType::kInt32,

@@ -41,6 +41,7 @@ Spread over_rounds(const std::vector<Measured>& rounds, Value value) {
 
 Result<Measured> read_answers(CollectiveOp op, const std::vector<std::string>& answers, int iterations) {
   Measured measured{.verified = true};
+  const int steps = iterations * steps_of(op);
   std::vector<Batch> batches;
   for (const std::string& answer : answers) {
     if (answer.starts_with("lacks ")) return Status::unsupported(answer.substr(6));
@@ -62,12 +63,12 @@ Result<Measured> read_answers(CollectiveOp op, const std::vector<std::string>& a
       return Status::internal(cat("a rank answered ", base::quoted(answer)));
     }
     measured.verified = measured.verified && verified == 1;
-    measured.cpu_s += cpu_ns / 1e9 / static_cast<double>(count) / iterations;
+    measured.cpu_s += cpu_ns / 1e9 / static_cast<double>(count) / steps;
   }
   std::vector<double> micros;
   for (const Batch& batch : batches) {
     if (op == CollectiveOp::kBarrier && batch.first_out < batch.last_in) measured.verified = false;
-    micros.push_back(static_cast<double>(batch.last_out - batch.last_in) / 1e3 / iterations);
+    micros.push_back(static_cast<double>(batch.last_out - batch.last_in) / 1e3 / steps);
   }
   measured.micros = range_of(std::move(micros)).median;
   return measured;

@@ -22,8 +22,9 @@ struct Measured {
 };
 
 // What the ranks of a side answered to "run", for so many operations in a batch. The figure is the median
-// over the batches. A barrier is verified here: nobody may leave before all have come. kUnsupported with the
-// reason if the side lacks the operation; kInternal for an answer that makes no sense.
+// over the batches; of a ping-pong half of it counts. A barrier is verified here: nobody may leave before all
+// have come. kUnsupported with the reason if the side lacks the operation; kInternal for an answer that makes
+// no sense.
 Result<Measured> read_answers(CollectiveOp op, const std::vector<std::string>& answers, int iterations);
 
 struct PeerRounds {

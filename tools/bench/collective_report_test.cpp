@@ -22,6 +22,14 @@ TEST(ReadAnswers, TimesFromTheLastRankInToTheLastRankOut) {
   EXPECT_TRUE(measured->verified);
 }
 
+TEST(ReadAnswers, OfAPingPongHalfIsCounted) {
+  const auto measured =
+      read_answers(CollectiveOp::kSendRecv, {"ran 1 2000 1000 5000", "ran 1 2000 1000 5000"}, 2);
+  ASSERT_TRUE(measured.ok()) << measured.status().text();
+  EXPECT_DOUBLE_EQ(measured->micros, 1);
+  EXPECT_DOUBLE_EQ(measured->cpu_s, 1e-6);
+}
+
 TEST(ReadAnswers, OneWrongRankIsWrong) {
   const auto measured = read_answers(CollectiveOp::kAllReduce, {"ran 1 0 0 10", "ran 0 0 0 10"}, 1);
   ASSERT_TRUE(measured.ok()) << measured.status().text();

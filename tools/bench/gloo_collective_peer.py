@@ -71,21 +71,31 @@ class Peer:
         if op == "all_to_all":
             return self.pattern.given(block, self.rank, iteration)
         if op == "send_recv":
-            return self.pattern.given((self.rank + self.size - 1) % self.size, 0, iteration)
+            partner = self.partner()
+            return None if partner is None else self.pattern.given(partner, 0, iteration)
         return None
+
+    def partner(self):
+        """partner_of() of collective_case.h."""
+        half = self.size // 2
+        return (self.rank + half) % (2 * half) if self.rank < 2 * half else None
 
     def call(self, op, inputs, outputs):
         """One operation on these buffers, as a function."""
-        after, before = (self.rank + 1) % self.size, (self.rank + self.size - 1) % self.size
+        partner = self.partner()
         on_root = self.rank == ROOT
 
         def blocks(tensor):
             return list(tensor.view(self.size, -1)) if on_root else None
 
         def send_recv():
-            received, sent = dist.irecv(outputs, before), dist.isend(inputs, after)
-            received.wait()
-            sent.wait()
+            if partner is None:
+                return
+            if self.rank < partner:
+                dist.send(inputs, partner)
+            dist.recv(outputs, partner)
+            if self.rank > partner:
+                dist.send(inputs, partner)
 
         if op == "gather":
             parts = blocks(outputs)

@@ -107,11 +107,12 @@ class LockstepSide {
 
   void run(const Prepared& prepared) {
     if (prepared.op != CollectiveOp::kSendRecv) return checked(group_.run(prepared.call));
-    const int n = size().value;
-    const WorkPtr received = group_.recv(Rank{(rank().value + n - 1) % n}, 0, prepared.outputs[0]);
-    const WorkPtr sent = group_.send(Rank{(rank().value + 1) % n}, 0, prepared.inputs[0]);
-    checked(received->wait());
-    checked(sent->wait());
+    const auto partner = partner_of(rank(), size());
+    if (!partner) return;
+    const bool begins = rank() < *partner;
+    if (begins) checked(group_.send(*partner, 0, prepared.inputs[0])->wait());
+    checked(group_.recv(*partner, 0, prepared.outputs[0])->wait());
+    if (!begins) checked(group_.send(*partner, 0, prepared.inputs[0])->wait());
   }
 
   void barrier() { checked(group_.run({.kind = OpKind::kBarrier})); }

@@ -95,9 +95,18 @@ class MpiSide {
       case CollectiveOp::kBarrier:
         return barrier();
       case CollectiveOp::kSendRecv:
-        return checked(MPI_Sendrecv(p.inputs, p.count, p.type, (rank_ + 1) % size_, 0, p.outputs, p.count,
-                                    p.type, (rank_ + size_ - 1) % size_, 0, all, MPI_STATUS_IGNORE));
+        return ping_pong(p);
     }
+  }
+
+  void ping_pong(const Prepared& p) const {
+    const auto partner = partner_of(rank(), size());
+    if (!partner) return;
+    const MPI_Comm all = MPI_COMM_WORLD;
+    const bool begins = rank() < *partner;
+    if (begins) checked(MPI_Send(p.inputs, p.count, p.type, partner->value, 0, all));
+    checked(MPI_Recv(p.outputs, p.count, p.type, partner->value, 0, all, MPI_STATUS_IGNORE));
+    if (!begins) checked(MPI_Send(p.inputs, p.count, p.type, partner->value, 0, all));
   }
 
   static void barrier() { checked(MPI_Barrier(MPI_COMM_WORLD)); }

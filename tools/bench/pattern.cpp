@@ -134,7 +134,9 @@ std::optional<ByteView> Pattern::expected(CollectiveOp op, const Receiver& recei
     case CollectiveOp::kAllToAll:
       return given({.rank = Rank{receiver.block}, .block = rank.value, .iteration = iteration});
     case CollectiveOp::kSendRecv:
-      return given({.rank = Rank{(rank.value + size_.value - 1) % size_.value}, .iteration = iteration});
+      if (const auto partner = partner_of(rank, size_))
+        return given({.rank = *partner, .iteration = iteration});
+      break;
     case CollectiveOp::kBarrier:
       break;
   }

@@ -69,7 +69,8 @@ TEST(Pattern, KnowsWhatEachOperationLeaves) {
   EXPECT_EQ(expected(CollectiveOp::kAllGather, 2, 1), given(1, 0));
   EXPECT_EQ(expected(CollectiveOp::kGather, 0, 1), given(1, 0));
   EXPECT_EQ(expected(CollectiveOp::kAllToAll, 2, 1), given(1, 2));
-  EXPECT_EQ(expected(CollectiveOp::kSendRecv, 0, 0), given(2, 0));
+  EXPECT_EQ(expected(CollectiveOp::kSendRecv, 0, 0), given(1, 0));
+  EXPECT_EQ(pattern.expected(CollectiveOp::kSendRecv, {.rank = Rank{2}}, 4), std::nullopt);
 }
 
 TEST(Pattern, StoresNumbersAsTheirTypeWritesThem) {
