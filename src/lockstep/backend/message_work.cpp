@@ -6,41 +6,41 @@
 
 namespace lockstep::backend {
 
-MessageWork::MessageWork(std::uint64_t sequence, std::shared_ptr<const void> keep, const Clock& clock)
-    : sequence_(sequence), clock_(clock), start_(clock.now()), keep_(std::move(keep)) {}
+MessageWork::MessageWork(std::uint64_t sequence, std::shared_ptr<const void> keep, const Clock& clock,
+                         std::shared_ptr<transport::messages::Progress> progress)
+    : sequence_(sequence),
+      clock_(clock),
+      start_(clock.now()),
+      progress_(std::move(progress)),
+      keep_(std::move(keep)) {}
 
 void MessageWork::complete(const Status& status, std::optional<Rank> source) {
   std::vector<std::function<void(const Status&)>> callbacks;
   std::shared_ptr<const void> keep;
   {
     const MutexLock lock(mutex_);
-    done_ = true;
     status_ = status;
     source_ = source;
     took_ = clock_.now() - start_;
     callbacks = std::exchange(callbacks_, {});
     keep = std::exchange(keep_, nullptr);
-    changed_.notify_all();
+    done_ = true;
   }
   for (const auto& callback : callbacks) callback(status);
 }
 
 Status MessageWork::wait(std::optional<Deadline> deadline) {
-  const MutexLock lock(mutex_);
-  while (!done_) {
-    if (!deadline) {
-      changed_.wait(mutex_);
-    } else if (deadline->expired()) {
+  if (!done_ && !progress_->wait([this] { return done_.load(); }, deadline)) {
+    if (!progress_->in_forked_child())
       return Status::timeout(cat("message #", sequence_, " has not arrived in time"));
-    } else {
-      changed_.wait_until(mutex_, *deadline);
-    }
+    return Status::invalid(cat("message #", sequence_, " belongs to the parent of this forked process"),
+                           {.failure = Failure::kForked});
   }
-  return status_;
+  return status();
 }
 
 bool MessageWork::is_completed() const {
-  const MutexLock lock(mutex_);
+  if (!done_) progress_->poll();
   return done_;
 }
 
@@ -50,16 +50,14 @@ Status MessageWork::status() const {
 }
 
 void MessageWork::on_complete(std::function<void(const Status&)> then) {
-  Status ended;
-  {
-    const MutexLock lock(mutex_);
-    if (!done_) {
-      callbacks_.push_back(std::move(then));
-      return;
-    }
-    ended = status_;
-  }
-  then(ended);
+  if (keep_callback(then)) return progress_->call_attendant();
+  then(status());
+}
+
+bool MessageWork::keep_callback(const std::function<void(const Status&)>& then) {
+  const MutexLock lock(mutex_);
+  if (!done_) callbacks_.push_back(then);
+  return !done_;
 }
 
 std::optional<Rank> MessageWork::source() const {

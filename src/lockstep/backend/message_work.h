@@ -1,6 +1,7 @@
-// The Work of a message: completed by the messenger's loop.
+// The Work of a message. Whoever waits for it, or asks whether it is complete, moves it along meanwhile.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,13 +11,16 @@
 #include "lockstep/backend/work.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/mutex.h"
+#include "lockstep/transport/messages/progress.h"
 
 namespace lockstep::backend {
 
 class MessageWork final : public Work {
  public:
-  // `keep` is let go of when the message is done with its bytes.
-  MessageWork(std::uint64_t sequence, std::shared_ptr<const void> keep, const Clock& clock);
+  // `keep` is let go of when the message is done with its bytes. `progress` is the messenger's; nothing for a
+  // message that is not sent.
+  MessageWork(std::uint64_t sequence, std::shared_ptr<const void> keep, const Clock& clock,
+              std::shared_ptr<transport::messages::Progress> progress);
 
   // Once, with no lock held. Callbacks run here.
   void complete(const Status& status, std::optional<Rank> source);
@@ -30,12 +34,15 @@ class MessageWork final : public Work {
   Duration duration() const override;
 
  private:
+  // False if it is complete: then it is called at once.
+  bool keep_callback(const std::function<void(const Status&)>& then);
+
   const std::uint64_t sequence_;
   const Clock& clock_;
   const base::TimePoint start_;
+  const std::shared_ptr<transport::messages::Progress> progress_;  // shared with the messenger
+  std::atomic<bool> done_ = false;  // set when the rest is; the messenger's bell is rung after it
   mutable Mutex mutex_;
-  CondVar changed_;
-  bool done_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   Status status_ LOCKSTEP_GUARDED_BY(mutex_);
   std::optional<Rank> source_ LOCKSTEP_GUARDED_BY(mutex_);
   Duration took_ LOCKSTEP_GUARDED_BY(mutex_){};

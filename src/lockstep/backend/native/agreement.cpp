@@ -185,8 +185,14 @@ Result<std::vector<Rank>> Agreement::accept(ByteView decision) {
       {.failure = Failure::kLeftOut, .rank = options_.rank, .peer = options_.rank, .op = "shrink"});
 }
 
+Status Agreement::look() {
+  const std::string verdict = verdict_key();
+  LOCKSTEP_ASSIGN(const bool decided, store_.check({&verdict, 1}));
+  return decided ? Status::disconnected("another rank could not do its part") : Status();
+}
+
 Result<Agreement::Verdict> Agreement::settle(const Status& done) {
-  const std::string verdict = cat(options_.prefix, "/verdict");
+  const std::string verdict = verdict_key();
   // Whoever fails may have taken all of its time before it did.
   const Deadline deadline = clock_.in(2 * options_.patience);
   LOCKSTEP_TRY(store_.set(key("done", options_.rank), bytes_of(done.ok() ? kReady : kFailed)));

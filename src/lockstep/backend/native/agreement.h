@@ -64,6 +64,8 @@ class Agreement {
   // Who goes on, ascending.
   Result<std::vector<Rank>> decide();
   enum class Verdict : bool { kAgain, kGo };
+  // Between the two: kDisconnected once the verdict is there, which before settle() can only be kAgain.
+  Status look();
   // After decide(). `done` says whether this rank's own part has succeeded.
   Result<Verdict> settle(const Status& done);
 
@@ -72,6 +74,7 @@ class Agreement {
 
  private:
   std::string key(std::string_view what, Rank rank) const;
+  std::string verdict_key() const { return options_.prefix + "/verdict"; }
   Status read_reports(const std::vector<Rank>& pending, Reports& reports);
   Result<std::vector<Rank>> accept(ByteView decision);
 

@@ -1,10 +1,12 @@
 #include "lockstep/backend/native/mail.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/text.h"
+#include "lockstep/collective/copy.h"
 
 namespace lockstep::backend {
 
@@ -14,38 +16,103 @@ using transport::messages::Messenger;
 // The monitors look every 100 ms, and the other hosts hear at once.
 constexpr Duration kEchoGrace = 250ms;
 
-Status Mail::open(const Deadline& deadline, const store::Look& look) {
+Status Mail::open(const std::vector<Rank>& members, const std::string& name, const Deadline& deadline,
+                  const store::Look& look) {
   const MutexLock lock(mutex_);
-  return make(deadline, look);
+  endpoints_.assign(static_cast<std::size_t>(rendezvous_.world_size.value), {});
+  LOCKSTEP_TRY(make_transport());
+  LOCKSTEP_TRY(make_pipes());
+  LOCKSTEP_TRY(meet(members, name, deadline, look));
+  return make_messenger();
 }
 
-Status Mail::make(const Deadline& deadline, const store::Look& look) {
-  LOCKSTEP_ASSIGN(transport_, transport::tcp::TcpTransport::create(options_, clock_));
+void Mail::close() {
+  std::unique_ptr<transport::messages::Attendant> attendant;
+  std::unique_ptr<Messenger> messenger;
   std::unique_ptr<transport::Listener> listener;
-  std::vector<base::Endpoint> endpoints;
-  const int size = rendezvous_.world_size.value;
-  if (size > 1) {
-    LOCKSTEP_ASSIGN(listener, transport_->listen({.host = rendezvous_.addresses.front().host(), .port = 0}));
-    store::Store& store = *rendezvous_.store;
-    LOCKSTEP_TRY(store.set(cat("mail/", rendezvous_.rank), bytes_of(listener->endpoint().text()), deadline));
-    std::vector<std::string> keys;
-    keys.reserve(static_cast<std::size_t>(size));
-    for (int i = 0; i < size; ++i) keys.push_back(cat("mail/", i));
-    LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store::watched_get(store, keys, deadline, look));
-    for (const Buffer& answer : answers) {
-      LOCKSTEP_ASSIGN(endpoints.emplace_back(), base::parse_endpoint(text_of(answer)));
+  {
+    const MutexLock lock(mutex_);
+    attendant = std::move(attendant_);
+    messenger = std::move(messenger_);
+    listener = std::move(listener_);
+  }
+  // What they end is called without the lock.
+  attendant.reset();
+  messenger.reset();
+}
+
+bool Mail::is_neighbour(Rank rank) const {
+  for (int i = 0; domain_ && i < domain_->size(); ++i) {
+    if (domain_->rank_of(i) == rank) return true;
+  }
+  return false;
+}
+
+Status Mail::make_transport() {
+  if (transport_) return {};
+  LOCKSTEP_ASSIGN(transport_, transport::tcp::TcpTransport::create(options_, clock_));
+  return {};
+}
+
+Status Mail::make_pipes() {
+  if (!domain_ || domain_->size() == 1) return {};
+  if (pipes_) pipes_->free();
+  const auto copy = [tuning = tuning_](ByteSpan to, const std::byte* from) {
+    collective::copy_for_peers(to, from, tuning.copy_way(to.size()));
+  };
+  LOCKSTEP_ASSIGN(pipes_, transport::shm::Pipes::make(domain_, {.copy = copy}));
+  return {};
+}
+
+Status Mail::meet(const std::vector<Rank>& members, const std::string& name, const Deadline& deadline,
+                  const store::Look& look) {
+  const bool listens = !std::ranges::all_of(members, [&](Rank member) { return is_neighbour(member); });
+  if (listens) {
+    LOCKSTEP_ASSIGN(listener_, transport_->listen({.host = rendezvous_.addresses.front().host(), .port = 0}));
+  }
+  // "ENDPOINT OFFSET", each "-" where there is none.
+  const std::string own = cat(listens ? listener_->endpoint().text() : "-", ' ',
+                              pipes_ ? cat(pipes_->offset()) : std::string("-"));
+  store::Store& store = *rendezvous_.store;
+  LOCKSTEP_TRY(store.set(cat(name, '/', rendezvous_.rank), bytes_of(own), deadline));
+  std::vector<std::string> keys;
+  keys.reserve(members.size());
+  for (const Rank member : members) keys.push_back(cat(name, '/', member));
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers, store::watched_get(store, keys, deadline, look));
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const std::vector<std::string> parts = base::split(text_of(answers[i]), ' ');
+    const auto offset = base::parse_integer<std::uint64_t>(parts.back());
+    if (is_neighbour(members[i]) && pipes_) {
+      LOCKSTEP_TRY(pipes_->meet(members[i], offset.value_or(1)));
+    } else if (members[i] != rendezvous_.rank) {
+      LOCKSTEP_ASSIGN(endpoints_[static_cast<std::size_t>(members[i].value)],
+                      base::parse_endpoint(parts.front()));
     }
   }
-  messenger_ = std::make_unique<Messenger>(
-      *transport_, std::move(listener),
-      transport::messages::MessengerOptions{
-          .rank = rendezvous_.rank, .endpoints = std::move(endpoints), .echo_grace = kEchoGrace});
+  return {};
+}
+
+Status Mail::make_messenger() {
+  messenger_ = std::make_unique<Messenger>(*transport_, std::move(listener_),
+                                           transport::messages::MessengerOptions{.rank = rendezvous_.rank,
+                                                                                 .endpoints = endpoints_,
+                                                                                 .echo_grace = kEchoGrace,
+                                                                                 .pipes = pipes_,
+                                                                                 .patience = patience_});
+  if (!pipes_) return {};
+  LOCKSTEP_ASSIGN(attendant_, transport::messages::Attendant::start(messenger_->progress()));
   return {};
 }
 
 Result<Messenger*> Mail::messenger() {
   const MutexLock lock(mutex_);
-  if (!messenger_) LOCKSTEP_TRY(make(clock_.in({}), {}));
+  if (messenger_) return messenger_.get();
+  if (rendezvous_.world_size.value > 1)
+    return Status::aborted(
+        cat("rank ", rendezvous_.rank, ": no message can be sent while the world is shrunk"),
+        {.failure = Failure::kClosed, .rank = rendezvous_.rank});
+  LOCKSTEP_TRY(make_transport());
+  LOCKSTEP_TRY(make_messenger());
   return messenger_.get();
 }
 

@@ -47,6 +47,12 @@ struct MessagePlace {
 }  // namespace
 
 struct NativeGroup::Pending {
+  explicit Pending(std::vector<Rank> ranks) : members(std::move(ranks)) {}
+  // The place of a rank of the world in the group.
+  std::optional<Rank> member(std::optional<Rank> rank) const {
+    if (!rank) return std::nullopt;
+    return Rank(static_cast<int>(std::ranges::find(members, *rank) - members.begin()));
+  }
   void add() {
     const MutexLock lock(mutex);
     ++count;
@@ -61,6 +67,7 @@ struct NativeGroup::Pending {
     while (count > 0 && !deadline.expired()) changed.wait_until(mutex, deadline);
     return count == 0;
   }
+  const std::vector<Rank> members;
   Mutex mutex;
   CondVar changed;
   int count LOCKSTEP_GUARDED_BY(mutex) = 0;
@@ -71,7 +78,7 @@ NativeGroup::NativeGroup(NativeGroupParts parts, const Clock& clock)
       clock_(clock),
       timeout_(parts_.timeout),
       queue_(clock),
-      pending_(std::make_shared<Pending>()) {}
+      pending_(std::make_shared<Pending>(parts_.members)) {}
 
 NativeGroup::~NativeGroup() {
   if (in_forked_child()) {
@@ -126,9 +133,15 @@ Result<transport::messages::Messenger*> NativeGroup::messenger_for(std::string_v
                          {.rank = parts_.rank, .op = std::string(op), .group = parts_.name});
 }
 
+std::shared_ptr<MessageWork> NativeGroup::new_message(
+    const Result<transport::messages::Messenger*>& messenger, const OpOptions& options) {
+  return std::make_shared<MessageWork>(++messages_, options.keep, clock_,
+                                       messenger.ok() ? (*messenger)->progress() : nullptr);
+}
+
 WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) {
-  const auto work = std::make_shared<MessageWork>(++messages_, options.keep, clock_);
   const auto messenger = messenger_for("send", to);
+  const auto work = new_message(messenger, options);
   if (!messenger.ok()) {
     work->complete(messenger.status(), std::nullopt);
     return work;
@@ -146,8 +159,8 @@ WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOp
 
 WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
                           const OpOptions& options) {
-  const auto work = std::make_shared<MessageWork>(++messages_, options.keep, clock_);
   const auto messenger = messenger_for("recv", from.value_or(parts_.rank));
+  const auto work = new_message(messenger, options);
   if (!messenger.ok()) {
     work->complete(messenger.status(), std::nullopt);
     return work;
@@ -156,16 +169,10 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
   if (from) sender = world_rank(*from);
   const MessagePlace place{"recv", work->sequence(), world_rank(parts_.rank), parts_.name};
   pending_->add();
-  // The members are looked at by the loop, also after this group is gone.
   (*messenger)
       ->recv(parts_.id, sender, tag, bytes, deadline_of(options),
-             [work, place, pending = pending_, members = parts_.members](const Status& status,
-                                                                         std::optional<Rank> source) {
-               if (source) {
-                 const auto found = std::find(members.begin(), members.end(), *source);
-                 source = Rank(static_cast<int>(found - members.begin()));
-               }
-               work->complete(place.describe(status), source);
+             [work, place, pending = pending_](const Status& status, std::optional<Rank> source) {
+               work->complete(place.describe(status), pending->member(source));
                pending->remove();
              });
   return work;

@@ -20,6 +20,7 @@
 
 namespace lockstep::backend {
 
+class MessageWork;
 class NativeGroup;
 
 // What a group is made of.
@@ -69,7 +70,7 @@ class NativeGroup final : public Backend {
   Status end(const Status& why, const Deadline& deadline);
 
  private:
-  // Messages that have not ended; shared with their callbacks, which may run after the group is gone.
+  // What the callbacks of messages need, which may run after the group is gone, and how many have not ended.
   struct Pending;
   Status admit(const Call& call) const;
   Status refuse_in_forked_child(std::string_view op) const;
@@ -77,6 +78,8 @@ class NativeGroup final : public Backend {
   Status told(const Status& failure) const;
   // The messenger, if such a message can be sent or received.
   Result<transport::messages::Messenger*> messenger_for(std::string_view op, Rank peer);
+  std::shared_ptr<MessageWork> new_message(const Result<transport::messages::Messenger*>& messenger,
+                                           const OpOptions& options);
   bool in_forked_child() const;
   Deadline deadline_of(const OpOptions& options) const;
   void stop(const Status& why);

@@ -216,8 +216,11 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
                                                             : transport::Protection::kIntegrity,
                                           .open_to_all = open_to_all(rendezvous_),
                                           .congestion_control = options_.congestion_control},
-      clock_);
-  return size().value > 1 ? mail_->open(deadline, look_while_joining()) : Status();
+      domain_, patience(), means_.tuning, clock_);
+  if (size().value == 1) return {};
+  std::vector<Rank> everyone;
+  for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
+  return mail_->open(everyone, "mail", deadline, look_while_joining());
 }
 
 Bytes NativeWorld::staging_of(const Layout& layout) const {

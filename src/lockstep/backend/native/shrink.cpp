@@ -38,6 +38,7 @@ class NativeWorld::Shrink {
 
   Result<std::unique_ptr<Backend>> run() {
     LOCKSTEP_TRY(end_groups());
+    world_.mail_->close();
     const Monitor::Pause pause(*world_.monitor_);
     Status last;
     // Every round but a few loses someone.
@@ -47,7 +48,7 @@ class NativeWorld::Shrink {
       auto left = agreement.decide();
       if (!left.ok()) return give_up(left.status());
       LOCKSTEP_TRY(tell(*left));
-      auto group = rebuild(*left, round);
+      auto group = rebuild(*left, round, agreement);
       const auto verdict = agreement.settle(group.status());
       if (!group.ok() && !passes(group.status())) {
         (void)in_round(round + 1).withdraw(std::string(group.status().message()));
@@ -59,6 +60,7 @@ class NativeWorld::Shrink {
         finish();
         return group;
       }
+      world_.mail_->close();  // before anyone begins the next round
       last = group.ok() ? Status::timeout("other ranks were lost again and again") : group.status();
     }
     return last.with_prefix(cat("rank ", world_.rank(), ": the world could not be shrunk: "));
@@ -88,7 +90,8 @@ class NativeWorld::Shrink {
     return losses;
   }
 
-  // Nothing of ours touches the heaps after this; who has come to the agreement has done it.
+  // After this, and once the mail is closed, nothing of ours touches the heaps; who has come to the agreement
+  // has done both.
   Status end_groups() {
     const Deadline deadline = world_.clock_.in(options_.patience);
     const Status why = Status::aborted(
@@ -114,15 +117,21 @@ class NativeWorld::Shrink {
     return {};
   }
 
-  Result<std::unique_ptr<Backend>> rebuild(const std::vector<Rank>& left, int round) {
+  Result<std::unique_ptr<Backend>> rebuild(const std::vector<Rank>& left, int round, Agreement& agreement) {
     transport::shm::Domain& domain = *world_.domain_;
     const Deadline deadline = world_.clock_.in(options_.patience);
     std::vector<int> stay;
     for (int i = 0; i < domain.size(); ++i) {
       if (contains(left, domain.rank_of(i))) stay.push_back(i);
     }
-    LOCKSTEP_TRY(domain.renew(stay, cat(prefix(round), "/heap"), *world_.rendezvous_.store, deadline,
-                              [this, &left] { return world_.first_lost(left); }));
+    const auto look = [this, &left] { return world_.first_lost(left); };
+    LOCKSTEP_TRY(domain.renew(stay, cat(prefix(round), "/heap"), *world_.rendezvous_.store, deadline, look));
+    // Those of another host may have failed for a reason that nobody has heard of here.
+    const auto look_further = [&] {
+      LOCKSTEP_TRY(look());
+      return agreement.look();
+    };
+    LOCKSTEP_TRY(world_.mail_->open(left, cat(prefix(round), "/mail"), deadline, look_further));
     GroupOptions named = options_.group;
     if (!named.name) named.name = cat("world shrunk to rank ", base::ranks_text(left));
     return world_.make_group(left, named, prefix(round), deadline);

@@ -13,87 +13,98 @@ Channel::Channel(std::shared_ptr<Surroundings> surroundings, Rank peer)
       pairing_(*this, peer),
       outbox_(*this),
       inbox_(*this),
-      stall_(surroundings_->loop) {}
+      stall_(surroundings_->strand, surroundings_->loop) {}
 
-void Channel::send_on_loop(OperationPtr send) {
-  if (failure_) return complete_on_loop(*send, send->blame(*failure_));
-  outbox_.send_on_loop(std::move(send));
-  pairing_.connect_on_loop();
+void Channel::send_on_strand(OperationPtr send) {
+  if (failure_) return complete_on_strand(*send, send->blame(*failure_));
+  outbox_.send_on_strand(std::move(send));
+  pairing_.connect_on_strand();
 }
 
-void Channel::deliver_on_loop(OperationPtr receive, Arrival arrival) {
-  inbox_.deliver_on_loop(std::move(receive), std::move(arrival));
+void Channel::deliver_on_strand(OperationPtr receive, Arrival arrival) {
+  inbox_.deliver_on_strand(std::move(receive), std::move(arrival));
 }
 
-void Channel::drop_on_loop(const Arrival& arrival) { inbox_.drop_on_loop(arrival); }
+void Channel::drop_on_strand(const Arrival& arrival) { inbox_.drop_on_strand(arrival); }
 
-void Channel::accepted_on_loop(std::unique_ptr<Connection> connection) {
-  if (failure_) return surroundings_->retire_on_loop(std::move(connection));
-  pairing_.accepted_on_loop(std::move(connection));
+void Channel::accepted_on_strand(std::unique_ptr<Connection> connection) {
+  if (failure_) return surroundings_->retire_on_strand(std::move(connection));
+  pairing_.accepted_on_strand(std::move(connection));
 }
 
-void Channel::open_on_loop(std::unique_ptr<Connection> connection) {
+void Channel::join_on_strand(std::unique_ptr<Neighbour> neighbour) {
+  neighbour_ = neighbour.get();
+  pairing_.end_on_strand();
+  open_on_strand(std::move(neighbour));
+}
+
+bool Channel::move_on_strand() {
+  const bool moved = neighbour_->move_on_strand();
+  return inbox_.copy_on_strand() || moved;
+}
+
+void Channel::open_on_strand(std::unique_ptr<Connection> connection) {
   connection_ = std::move(connection);
-  outbox_.open_on_loop(*connection_);
-  inbox_.open_on_loop(*connection_);
+  outbox_.open_on_strand(*connection_);
+  inbox_.open_on_strand(*connection_);
 }
 
-void Channel::withdraw_on_loop(const Why& why) {
-  outbox_.withdraw_on_loop(why);
-  inbox_.withdraw_on_loop(why);
+void Channel::withdraw_on_strand(const Why& why) {
+  outbox_.withdraw_on_strand(why);
+  inbox_.withdraw_on_strand(why);
 }
 
-void Channel::lose_on_loop(const Status& why) {
+void Channel::lose_on_strand(const Status& why) {
   Cause cause = why.cause();
   cause.rank = surroundings_->options.rank;
   cause.peer = peer_;
-  end_on_loop(why.with_prefix(cat("rank ", peer_, " is lost: ")).with_cause(std::move(cause)));
+  end_on_strand(why.with_prefix(cat("rank ", peer_, " is lost: ")).with_cause(std::move(cause)));
 }
 
-void Channel::end_on_loop(const Status& why) {
+void Channel::end_on_strand(const Status& why) {
   if (failure_) return;
   failure_ = why;
-  stall_.disarm_on_loop();
-  pairing_.end_on_loop();
-  outbox_.close_on_loop();
-  surroundings_->retire_on_loop(std::move(connection_));
+  stall_.disarm_on_strand();
+  pairing_.end_on_strand();
+  outbox_.close_on_strand();
+  surroundings_->retire_on_strand(std::move(connection_));
   const Why lost = [&](const Operation& operation) { return operation.blame(*failure_, peer_); };
-  withdraw_on_loop(lost);
+  withdraw_on_strand(lost);
   surroundings_->mailbox.remove_asks_from(peer_);
   const auto receives = surroundings_->mailbox.withdraw([&](const Operation& receive) {
     return receive.peer == peer_ ? std::optional(receive.blame(*failure_)) : std::nullopt;
   });
-  for (const auto& [receive, status] : receives) complete_on_loop(*receive, status);
+  for (const auto& [receive, status] : receives) complete_on_strand(*receive, status);
 }
 
-void Channel::complete_on_loop(Operation& operation, const Status& status) {
+void Channel::complete_on_strand(Operation& operation, const Status& status) {
   const auto source = operation.direction == Direction::kRecv ? std::optional(peer_) : std::nullopt;
   // What is wrong with the call itself is nobody's echo.
   const bool certain = status.ok() || status.code() == Code::kInvalid ||
                        surroundings_->mailbox.ended(operation.group) != nullptr;
-  if (certain) return messages::complete_on_loop(surroundings_->loop, operation, status, source);
-  surroundings_->echoes->hold_on_loop(operation, status, source);
+  if (certain) return messages::complete_on_strand(*surroundings_->strand, operation, status, source);
+  surroundings_->echoes->hold_on_strand(operation, status, source);
 }
 
-void Channel::take_back_on_loop(Operation& operation, const Status& status) {
+void Channel::take_back_on_strand(Operation& operation, const Status& status) {
   if (operation.withdrawn) return;
   operation.withdrawn = status;
   operation.withdrawn_at = surroundings_->loop.clock().now();
-  if (!stall_.armed() && !failure_) watch_on_loop(operation.withdrawn_at);
+  if (!stall_.armed() && !failure_) watch_on_strand(operation.withdrawn_at);
 }
 
-void Channel::watch_on_loop(base::TimePoint since) {
-  stall_.arm_on_loop(since + surroundings_->options.stall_timeout, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->look_for_stall_on_loop();
+void Channel::watch_on_strand(base::TimePoint since) {
+  stall_.arm_on_strand(since + surroundings_->options.stall_timeout, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->look_for_stall_on_strand();
   });
 }
 
-void Channel::look_for_stall_on_loop() {
+void Channel::look_for_stall_on_strand() {
   const Duration limit = surroundings_->options.stall_timeout;
   const auto since = std::min(outbox_.held_since(), inbox_.held_since());
   if (failure_ || since == base::TimePoint::max()) return;
-  if (since + limit > surroundings_->loop.clock().now()) return watch_on_loop(since);
-  lose_on_loop(Status::timeout(
+  if (since + limit > surroundings_->loop.clock().now()) return watch_on_strand(since);
+  lose_on_strand(Status::timeout(
       cat("for ", limit, " it has not moved the rest of a message that was withdrawn in the middle."),
       {.failure = Failure::kPeerStalled}));
 }

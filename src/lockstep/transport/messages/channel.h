@@ -1,13 +1,16 @@
 // A Channel is the way to one other rank: its connection, and the messages that come and go on it.
 //
-// The Pairing makes the connection, the Outbox writes to it, the Inbox reads from it. The first failure of
-// any of them is the channel's, and final. Thread safety: none; lives on the loop.
+// A neighbour has its connection from the start; to another host the Pairing makes it. The Outbox writes to
+// it, the Inbox reads from it. The first failure of any of them is the channel's, and final. Thread safety:
+// none; lives on the strand.
 #pragma once
 
 #include <memory>
 #include <optional>
 
+#include "lockstep/transport/messages/alarm.h"
 #include "lockstep/transport/messages/inbox.h"
+#include "lockstep/transport/messages/neighbour.h"
 #include "lockstep/transport/messages/outbox.h"
 #include "lockstep/transport/messages/pairing.h"
 #include "lockstep/transport/messages/route.h"
@@ -19,37 +22,43 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
   // The surroundings are shared with the messenger and its other routes.
   Channel(std::shared_ptr<Surroundings> surroundings, Rank peer);
 
-  void send_on_loop(OperationPtr send) override;
-  void deliver_on_loop(OperationPtr receive, Arrival arrival) override;
-  void drop_on_loop(const Arrival& arrival) override;
-  void withdraw_on_loop(const Why& why) override;
-  void end_on_loop(const Status& why) override;
+  void send_on_strand(OperationPtr send) override;
+  void deliver_on_strand(OperationPtr receive, Arrival arrival) override;
+  void drop_on_strand(const Arrival& arrival) override;
+  void withdraw_on_strand(const Why& why) override;
+  void end_on_strand(const Status& why) override;
   const std::optional<Status>& failure() const override { return failure_; }
-  void accepted_on_loop(std::unique_ptr<Connection> connection);
+  void accepted_on_strand(std::unique_ptr<Connection> connection);
+  // For a peer on this host, first of all.
+  void join_on_strand(std::unique_ptr<Neighbour> neighbour);
+  // Of such a peer: moves what can be moved at once; true if there was something.
+  bool move_on_strand();
 
   // For its parts.
   Surroundings& surroundings() { return *surroundings_; }
   Rank peer() const { return peer_; }
+  Neighbour* neighbour() { return neighbour_; }
   Outbox& outbox() { return outbox_; }
   Inbox& inbox() { return inbox_; }
-  void open_on_loop(std::unique_ptr<Connection> connection);
+  void open_on_strand(std::unique_ptr<Connection> connection);
   // Ends everything, because of what a part has met.
-  void lose_on_loop(const Status& why);
-  void complete_on_loop(Operation& operation, const Status& status);
+  void lose_on_strand(const Status& why);
+  void complete_on_strand(Operation& operation, const Status& status);
   // Takes back an operation whose bytes the connection holds: the peer gets a while to move them.
-  void take_back_on_loop(Operation& operation, const Status& status);
+  void take_back_on_strand(Operation& operation, const Status& status);
 
  private:
-  void watch_on_loop(base::TimePoint since);
-  void look_for_stall_on_loop();
+  void watch_on_strand(base::TimePoint since);
+  void look_for_stall_on_strand();
 
   const std::shared_ptr<Surroundings> surroundings_;
   const Rank peer_;
   Pairing pairing_;
   Outbox outbox_;
   Inbox inbox_;
-  Timer stall_;
+  Alarm stall_;
   std::unique_ptr<Connection> connection_;
+  Neighbour* neighbour_ = nullptr;  // the connection, also after it was retired; null for another host
   std::optional<Status> failure_;
 };
 

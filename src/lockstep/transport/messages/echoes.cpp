@@ -5,51 +5,51 @@
 
 namespace lockstep::transport::messages {
 
-void Echoes::hold_on_loop(Operation& operation, const Status& status, std::optional<Rank> source) {
-  const base::TimePoint due = std::min(loop_.clock().now() + grace_, operation.deadline);
+void Echoes::hold_on_strand(Operation& operation, const Status& status, std::optional<Rank> source) {
+  const base::TimePoint due = std::min(clock_.now() + grace_, operation.deadline);
   Held held{.group = operation.group,
             .done = std::move(operation.done),
             .status = status,
             .source = source,
             .due = due};
-  if (closed_ || grace_ == Duration::zero()) return complete_on_loop(held);
+  if (closed_ || grace_ == Duration::zero()) return complete_on_strand(held);
   held_.push_back(std::move(held));
-  arm_on_loop();
+  arm_on_strand();
 }
 
-void Echoes::complete_on_loop(Held& held) {
-  loop_.post(
+void Echoes::complete_on_strand(Held& held) {
+  strand_.call(
       [done = std::move(held.done), status = held.status, source = held.source] { done(status, source); });
 }
 
-void Echoes::end_group_on_loop(std::uint64_t group, const Status& why) {
+void Echoes::end_group_on_strand(std::uint64_t group, const Status& why) {
   std::erase_if(held_, [&](Held& held) {
     if (held.group != group) return false;
     held.status = why;
-    complete_on_loop(held);
+    complete_on_strand(held);
     return true;
   });
 }
 
-void Echoes::close_on_loop() {
+void Echoes::close_on_strand() {
   closed_ = true;
-  for (Held& held : held_) complete_on_loop(held);
+  for (Held& held : held_) complete_on_strand(held);
   held_.clear();
-  timer_.disarm_on_loop();
+  timer_.disarm_on_strand();
 }
 
-void Echoes::arm_on_loop() {
+void Echoes::arm_on_strand() {
   if (held_.empty()) return;
   base::TimePoint next = base::TimePoint::max();
   for (const Held& held : held_) next = std::min(next, held.due);
-  timer_.arm_on_loop(next, [this] {
-    const base::TimePoint now = loop_.clock().now();
+  timer_.arm_on_strand(next, [this] {
+    const base::TimePoint now = clock_.now();
     std::erase_if(held_, [&](Held& held) {
       if (held.due > now) return false;
-      complete_on_loop(held);
+      complete_on_strand(held);
       return true;
     });
-    arm_on_loop();
+    arm_on_strand();
   });
 }
 

@@ -2,7 +2,7 @@
 // connections, and withdraws its messages. Each is held back for a while. If its group ends meanwhile, it
 // ends with the group's reason.
 //
-// Thread safety: none; lives on the loop.
+// Thread safety: none; lives on the strand.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,21 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
-#include "lockstep/transport/loop.h"
+#include "lockstep/transport/messages/alarm.h"
 #include "lockstep/transport/messages/operation.h"
 
 namespace lockstep::transport::messages {
 
 class Echoes {
  public:
-  Echoes(Loop& loop, Duration grace) : loop_(loop), grace_(grace), timer_(loop) {}
+  Echoes(std::shared_ptr<Strand> strand, Loop& loop, Duration grace)
+      : strand_(*strand), clock_(loop.clock()), grace_(grace), timer_(std::move(strand), loop) {}
 
   // Completes the operation later, but not after its own deadline.
-  void hold_on_loop(Operation& operation, const Status& status, std::optional<Rank> source);
-  void end_group_on_loop(std::uint64_t group, const Status& why);
+  void hold_on_strand(Operation& operation, const Status& status, std::optional<Rank> source);
+  void end_group_on_strand(std::uint64_t group, const Status& why);
   // Completes all that is held, and holds nothing any more.
-  void close_on_loop();
+  void close_on_strand();
 
  private:
   struct Held {
@@ -34,12 +35,13 @@ class Echoes {
     std::optional<Rank> source;
     base::TimePoint due;
   };
-  void complete_on_loop(Held& held);
-  void arm_on_loop();
+  void complete_on_strand(Held& held);
+  void arm_on_strand();
 
-  Loop& loop_;
+  Strand& strand_;
+  const Clock& clock_;
   const Duration grace_;
-  Timer timer_;
+  Alarm timer_;
   std::list<Held> held_;
   bool closed_ = false;
 };

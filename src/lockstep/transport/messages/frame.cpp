@@ -26,10 +26,12 @@ std::optional<Rule> rule_of(FrameKind kind) {
     case FrameKind::kData:
       return Rule{.has_message = true, .has_size = true, .max_size = kPieceLimit};
     case FrameKind::kAsk:
+    case FrameKind::kOffer:
     case FrameKind::kRefuse:
       return Rule{.has_message = true, .has_size = true, .max_size = kMessageLimit};
     case FrameKind::kGo:
     case FrameKind::kAbandon:
+    case FrameKind::kTaken:
       return Rule{.has_message = true};
   }
   return std::nullopt;
@@ -82,8 +84,9 @@ Result<Frame> parse_frame(ByteView bytes) {
   if (refuses ? !known_refusal : frame.refusal != Refusal::kNone)
     return corrupt(cat("has the unknown refusal ", static_cast<int>(frame.refusal)));
   const bool empty = frame.group == 0 && frame.tag == 0 && frame.id == 0;
+  const bool has_room = frame.refusal == Refusal::kSize || frame.kind == FrameKind::kOffer;
   if (reserved != 0 || (!rule->has_message && !empty) || (!rule->has_size && frame.size != 0) ||
-      (frame.refusal != Refusal::kSize && frame.room != 0))
+      (!has_room && frame.room != 0))
     return corrupt("uses a field that its kind does not have");
   if (rule->has_message && frame.id == 0) return corrupt("names no message");
   if (frame.size > rule->max_size) return too_large(frame.size, rule->max_size);

@@ -19,6 +19,8 @@ enum class FrameKind : std::uint8_t {
   kAbandon = 7,  // its sender withdraws it
   kRefuse = 8,   // its receiver does not take it
   kCredit = 9,   // nothing but the credit
+  kOffer = 10,   // its payload lies in the sender's heap; only between ranks of one host
+  kTaken = 11,   // and was copied from there
 };
 
 enum class Refusal : std::uint8_t {
@@ -37,7 +39,7 @@ struct Frame {
   std::uint64_t tag = 0;
   std::uint64_t id = 0;    // of the message, counted by its sender from 1
   std::uint64_t size = 0;  // of the message; of kData, of this piece
-  std::uint64_t room = 0;  // of kRefuse with kSize: the receive's
+  std::uint64_t room = 0;  // of kRefuse with kSize: the receive's; of kOffer: where the payload lies
 
   bool operator==(const Frame&) const = default;
 };

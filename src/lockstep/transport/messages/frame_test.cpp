@@ -37,6 +37,8 @@ TEST(Frame, ComesBackAsItWas) {
        .room = 8},
       {.kind = FrameKind::kRefuse, .refusal = Refusal::kGroup, .id = 6, .size = 7},
       {.kind = FrameKind::kCredit, .credit = 9},
+      {.kind = FrameKind::kOffer, .group = 4, .tag = 5, .id = 6, .size = 7, .room = 8},
+      {.kind = FrameKind::kTaken, .group = 4, .tag = 5, .id = 6},
   };
   for (const Frame& frame : frames) {
     const Buffer bytes = bytes_of_frame(frame);
@@ -66,7 +68,9 @@ TEST(Frame, TheBytesAreThoseOfTheGrammar) {
 TEST(Frame, WhatDoesNotFollowTheGrammarIsTyped) {
   const std::vector<Frame> frames{
       {.kind = static_cast<FrameKind>(0)},
-      {.kind = static_cast<FrameKind>(10)},
+      {.kind = static_cast<FrameKind>(12)},
+      {.kind = FrameKind::kTaken, .id = 1, .room = 1},
+      {.kind = FrameKind::kOffer, .size = 1},
       {.kind = FrameKind::kHello, .group = 1},
       {.kind = FrameKind::kCredit, .size = 1},
       {.kind = FrameKind::kEager, .refusal = Refusal::kSize, .id = 1},

@@ -1,6 +1,7 @@
 #include "lockstep/transport/messages/inbox.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -34,67 +35,73 @@ Status off_grammar(std::string_view what) {
 
 }  // namespace
 
-void Inbox::open_on_loop(Connection& connection) {
+void Inbox::open_on_strand(Connection& connection) {
   connection_ = &connection;
-  read_frame_on_loop();
+  read_frame_on_strand();
 }
 
-void Inbox::read_frame_on_loop() {
+void Inbox::read_frame_on_strand() {
   if (channel_.failure()) return;
   frame_.resize(kFrameSize);
-  read_on_loop(frame_, [this] {
+  read_on_strand(frame_, [this] {
     const auto frame = parse_frame(frame_);
-    const Status status = frame.ok() ? handle_on_loop(*frame) : frame.status();
-    if (!status.ok()) channel_.lose_on_loop(status);
+    const Status status = frame.ok() ? handle_on_strand(*frame) : frame.status();
+    if (!status.ok()) channel_.lose_on_strand(status);
   });
 }
 
-void Inbox::read_on_loop(ByteSpan bytes, Then then) {
-  connection_->recv(
-      bytes, channel_.surroundings().never(),
-      [this, channel = channel_.shared_from_this(), then = std::move(then)](const Status& status) {
-        if (status.ok()) return then();
-        channel->lose_on_loop(status);  // takes back what is being read
-        if (const OperationPtr receive = std::exchange(reading_, nullptr)) {
-          // Its group may end later, and must not find it again.
-          for (auto& [id, message] : incoming_) {
-            if (message.receive == receive) message.receive = nullptr;
-          }
-          channel->complete_on_loop(*receive, *receive->withdrawn);
-        }
-      });
+void Inbox::read_on_strand(ByteSpan bytes, Then then) {
+  connection_->recv(bytes, channel_.surroundings().never(),
+                    channel_.surroundings().on_strand([this, channel = channel_.shared_from_this(),
+                                                       then = std::move(then)](const Status& status) {
+                      if (status.ok()) return then();
+                      channel->lose_on_strand(status);  // takes back what is being read
+                      if (const OperationPtr receive = std::exchange(reading_, nullptr)) {
+                        // Its group may end later, and must not find it again.
+                        for (auto& [id, message] : incoming_) {
+                          if (message.receive == receive) message.receive = nullptr;
+                        }
+                        channel->complete_on_strand(*receive, *receive->withdrawn);
+                      }
+                    }));
 }
 
-void Inbox::throw_away_on_loop(std::uint64_t count, Then then) {
+void Inbox::throw_away_on_strand(std::uint64_t count, Then then) {
   if (count == 0 || channel_.failure()) return then();
   waste_.resize(kWasteSize);
   const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(count, kWasteSize));
-  read_on_loop(ByteSpan(waste_).first(part), [this, rest = count - part, then = std::move(then)]() mutable {
-    throw_away_on_loop(rest, std::move(then));
+  read_on_strand(ByteSpan(waste_).first(part), [this, rest = count - part, then = std::move(then)]() mutable {
+    throw_away_on_strand(rest, std::move(then));
   });
 }
 
-Status Inbox::handle_on_loop(const Frame& frame) {
-  LOCKSTEP_TRY(channel_.outbox().credited_on_loop(frame.credit));
+Status Inbox::handle_on_strand(const Frame& frame) {
+  LOCKSTEP_TRY(channel_.outbox().credited_on_strand(frame.credit));
   const bool announces = frame.kind == FrameKind::kEager || frame.kind == FrameKind::kAsk;
   if (announces && frame.id != ++last_id_)
     return off_grammar(cat("message ", frame.id, " in place of ", last_id_));
   switch (frame.kind) {
     case FrameKind::kEager:
-      return eager_on_loop(frame);
+      return eager_on_strand(frame);
     case FrameKind::kData:
-      return data_on_loop(frame);
+      return data_on_strand(frame);
     case FrameKind::kAsk:
-      LOCKSTEP_TRY(asked_on_loop(frame));
+      LOCKSTEP_TRY(asked_on_strand(frame));
       break;
     case FrameKind::kGo:
-      LOCKSTEP_TRY(channel_.outbox().go_on_loop(frame));
+      LOCKSTEP_TRY(channel_.outbox().go_on_strand(frame));
       break;
     case FrameKind::kRefuse:
-      LOCKSTEP_TRY(channel_.outbox().refused_on_loop(frame));
+      LOCKSTEP_TRY(channel_.outbox().refused_on_strand(frame));
+      break;
+    case FrameKind::kOffer:
+      LOCKSTEP_TRY(offered_on_strand(frame));
+      break;
+    case FrameKind::kTaken:
+      LOCKSTEP_TRY(channel_.outbox().taken_on_strand(frame));
       break;
     case FrameKind::kAbandon:
-      abandoned_on_loop(frame);
+      abandoned_on_strand(frame);
       break;
     case FrameKind::kCredit:
       break;
@@ -102,52 +109,52 @@ Status Inbox::handle_on_loop(const Frame& frame) {
     case FrameKind::kYield:
       return off_grammar("a frame that belongs to the start of a connection");
   }
-  read_frame_on_loop();
+  read_frame_on_strand();
   return {};
 }
 
-Status Inbox::eager_on_loop(const Frame& frame) {
+Status Inbox::eager_on_strand(const Frame& frame) {
   Surroundings& around = channel_.surroundings();
   const std::size_t cost = eager_cost(frame.size);
   const auto budget = static_cast<std::size_t>(around.options.eager_budget.value);
   if (kept_ + cost > budget) return off_limit("bytes", budget);
   kept_ += cost;
   const auto next = [this, cost] {
-    free_on_loop(cost);
-    read_frame_on_loop();
+    free_on_strand(cost);
+    read_frame_on_strand();
   };
   if (around.mailbox.ended(frame.group) != nullptr) {
-    throw_away_on_loop(frame.size, next);
+    throw_away_on_strand(frame.size, next);
     return {};
   }
   if (const OperationPtr receive = around.mailbox.take_receive(key_of(frame), channel_.peer())) {
     if (receive->bytes.size() != frame.size) {
-      refuse_size_on_loop(*receive, frame);
-      throw_away_on_loop(frame.size, next);
+      refuse_size_on_strand(*receive, frame);
+      throw_away_on_strand(frame.size, next);
       return {};
     }
     reading_ = receive;
-    read_on_loop(receive->bytes, [this, next] {
-      channel_.complete_on_loop(*std::exchange(reading_, nullptr), {});
+    read_on_strand(receive->bytes, [this, next] {
+      channel_.complete_on_strand(*std::exchange(reading_, nullptr), {});
       next();
     });
     return {};
   }
   // Shared with the callback that is copied on the way.
   const auto payload = std::make_shared<Buffer>(static_cast<std::size_t>(frame.size));
-  read_on_loop(*payload, [this, frame, payload] {
-    keep_on_loop(frame, std::move(*payload));
-    read_frame_on_loop();
+  read_on_strand(*payload, [this, frame, payload] {
+    keep_on_strand(frame, std::move(*payload));
+    read_frame_on_strand();
   });
   return {};
 }
 
 // A receive may have been posted while the payload was read.
-void Inbox::keep_on_loop(const Frame& frame, Buffer payload) {
+void Inbox::keep_on_strand(const Frame& frame, Buffer payload) {
   Mailbox& mailbox = channel_.surroundings().mailbox;
-  if (mailbox.ended(frame.group) != nullptr) return free_on_loop(eager_cost(frame.size));
+  if (mailbox.ended(frame.group) != nullptr) return free_on_strand(eager_cost(frame.size));
   if (const OperationPtr receive = mailbox.take_receive(key_of(frame), channel_.peer())) {
-    return fill_on_loop(*receive, payload, frame);
+    return fill_on_strand(*receive, payload, frame);
   }
   mailbox.keep({.key = key_of(frame),
                 .source = channel_.peer(),
@@ -156,14 +163,14 @@ void Inbox::keep_on_loop(const Frame& frame, Buffer payload) {
                 .payload = std::move(payload)});
 }
 
-Status Inbox::asked_on_loop(const Frame& frame) {
+Status Inbox::asked_on_strand(const Frame& frame) {
   Mailbox& mailbox = channel_.surroundings().mailbox;
   if (mailbox.ended(frame.group) != nullptr) {
-    refuse_on_loop(frame, Refusal::kGroup);
+    refuse_on_strand(frame, Refusal::kGroup);
     return {};
   }
   if (OperationPtr receive = mailbox.take_receive(key_of(frame), channel_.peer())) {
-    start_on_loop(std::move(receive), frame);
+    start_on_strand(std::move(receive), frame);
     return {};
   }
   if (++asks_ > kAskLimit) return off_limit("messages", kAskLimit);
@@ -173,14 +180,14 @@ Status Inbox::asked_on_loop(const Frame& frame) {
 }
 
 // The receive and the message that asked have met.
-void Inbox::start_on_loop(OperationPtr receive, const Frame& ask) {
-  if (receive->bytes.size() != ask.size) return refuse_size_on_loop(*receive, ask);
-  channel_.outbox().say_on_loop({.kind = FrameKind::kGo, .group = ask.group, .tag = ask.tag, .id = ask.id});
-  if (ask.size == 0) return channel_.complete_on_loop(*receive, {});
+void Inbox::start_on_strand(OperationPtr receive, const Frame& ask) {
+  if (receive->bytes.size() != ask.size) return refuse_size_on_strand(*receive, ask);
+  channel_.outbox().say_on_strand({.kind = FrameKind::kGo, .group = ask.group, .tag = ask.tag, .id = ask.id});
+  if (ask.size == 0) return channel_.complete_on_strand(*receive, {});
   incoming_.emplace(ask.id, Incoming{.receive = std::move(receive), .left = ask.size});
 }
 
-Status Inbox::data_on_loop(const Frame& frame) {
+Status Inbox::data_on_strand(const Frame& frame) {
   const auto found = incoming_.find(frame.id);
   if (found == incoming_.end()) return off_grammar(cat("a piece of message ", frame.id, " unasked"));
   Incoming& message = found->second;
@@ -189,103 +196,145 @@ Status Inbox::data_on_loop(const Frame& frame) {
         cat("a piece of ", frame.size, " bytes of which only ", message.left, " were to come"));
   }
   if (!message.receive) {
-    throw_away_on_loop(frame.size, [this, frame] { piece_read_on_loop(frame); });
+    throw_away_on_strand(frame.size, [this, frame] { piece_read_on_strand(frame); });
     return {};
   }
   reading_ = message.receive;
-  read_on_loop(reading_->bytes.subspan(reading_->moved, static_cast<std::size_t>(frame.size)),
-               [this, frame] { piece_read_on_loop(frame); });
+  read_on_strand(reading_->bytes.subspan(reading_->moved, static_cast<std::size_t>(frame.size)),
+                 [this, frame] { piece_read_on_strand(frame); });
   return {};
 }
 
-void Inbox::piece_read_on_loop(const Frame& frame) {
+void Inbox::piece_read_on_strand(const Frame& frame) {
   const OperationPtr receive = std::exchange(reading_, nullptr);
   const auto found = incoming_.find(frame.id);
   if (found != incoming_.end() && (found->second.left -= frame.size) == 0) incoming_.erase(found);
   if (receive) {
     receive->moved += static_cast<std::size_t>(frame.size);
     if (receive->moved == receive->bytes.size()) {
-      channel_.complete_on_loop(*receive, {});
+      channel_.complete_on_strand(*receive, {});
     } else if (receive->withdrawn) {
-      channel_.complete_on_loop(*receive, *receive->withdrawn);
+      channel_.complete_on_strand(*receive, *receive->withdrawn);
       if (const auto rest = incoming_.find(frame.id); rest != incoming_.end()) rest->second.receive = nullptr;
-      refuse_on_loop(frame, Refusal::kWithdrawn);
+      refuse_on_strand(frame, Refusal::kWithdrawn);
     }
   }
-  read_frame_on_loop();
+  read_frame_on_strand();
 }
 
-void Inbox::abandoned_on_loop(const Frame& frame) {
+Status Inbox::offered_on_strand(const Frame& frame) {
+  const auto found = incoming_.find(frame.id);
+  if (channel_.neighbour() == nullptr || found == incoming_.end() || found->second.left != frame.size ||
+      found->second.offered != nullptr)
+    return off_grammar(cat("an offer of message ", frame.id, " that nobody has asked for"));
+  found->second.offered = channel_.neighbour()->offered(frame.room, frame.size);
+  if (found->second.offered == nullptr)
+    return off_grammar(cat("an offer of ", frame.size, " bytes at ", frame.room, ", outside of its memory"));
+  return {};
+}
+
+bool Inbox::copy_on_strand() {
+  bool copied = false;
+  for (auto at = incoming_.begin(); at != incoming_.end() && !channel_.failure();) {
+    const auto id = at->first;
+    Incoming& message = at->second;
+    ++at;
+    if (message.offered == nullptr || !message.receive) continue;
+    Operation& receive = *message.receive;
+    const std::size_t size = std::min(kPieceLimit, receive.bytes.size() - receive.moved);
+    std::memcpy(receive.bytes.data() + receive.moved, message.offered + receive.moved, size);
+    receive.moved += size;
+    copied = true;
+    if (receive.moved == receive.bytes.size()) copied_on_strand(id, receive);
+  }
+  return copied;
+}
+
+void Inbox::copied_on_strand(std::uint64_t id, Operation& receive) {
+  if (channel_.neighbour()->take(id)) {
+    channel_.complete_on_strand(receive, {});
+    channel_.outbox().say_on_strand(
+        {.kind = FrameKind::kTaken, .group = receive.group, .tag = receive.tag, .id = id});
+  } else {
+    withdrawn_on_strand(receive);
+  }
+  incoming_.erase(id);
+}
+
+void Inbox::abandoned_on_strand(const Frame& frame) {
   if (channel_.surroundings().mailbox.remove_ask(key_of(frame), channel_.peer(), frame.id)) {
     --asks_;
     return;
   }
   const auto message = incoming_.extract(frame.id);
   if (!message || !message.mapped().receive) return;
-  Operation& receive = *message.mapped().receive;
-  channel_.complete_on_loop(
+  withdrawn_on_strand(*message.mapped().receive);
+}
+
+void Inbox::withdrawn_on_strand(Operation& receive) {
+  channel_.complete_on_strand(
       receive, receive.blame(Status::timeout(cat("rank ", channel_.peer(),
                                                  " withdrew the message before all of it had come.")),
                              channel_.peer()));
 }
 
-void Inbox::deliver_on_loop(OperationPtr receive, Arrival arrival) {
+void Inbox::deliver_on_strand(OperationPtr receive, Arrival arrival) {
   const Frame frame = frame_of(arrival);
-  if (!arrival.asked) return fill_on_loop(*receive, arrival.payload, frame);
+  if (!arrival.asked) return fill_on_strand(*receive, arrival.payload, frame);
   --asks_;
-  start_on_loop(std::move(receive), frame);
+  start_on_strand(std::move(receive), frame);
 }
 
-void Inbox::drop_on_loop(const Arrival& arrival) {
-  if (!arrival.asked) return free_on_loop(eager_cost(arrival.size));
+void Inbox::drop_on_strand(const Arrival& arrival) {
+  if (!arrival.asked) return free_on_strand(eager_cost(arrival.size));
   --asks_;
-  refuse_on_loop(frame_of(arrival), Refusal::kGroup);
+  refuse_on_strand(frame_of(arrival), Refusal::kGroup);
 }
 
-void Inbox::fill_on_loop(Operation& receive, ByteView payload, const Frame& frame) {
-  free_on_loop(eager_cost(frame.size));
-  if (receive.bytes.size() != payload.size()) return refuse_size_on_loop(receive, frame);
+void Inbox::fill_on_strand(Operation& receive, ByteView payload, const Frame& frame) {
+  free_on_strand(eager_cost(frame.size));
+  if (receive.bytes.size() != payload.size()) return refuse_size_on_strand(receive, frame);
   std::ranges::copy(payload, receive.bytes.begin());
-  channel_.complete_on_loop(receive, {});
+  channel_.complete_on_strand(receive, {});
 }
 
-void Inbox::refuse_size_on_loop(Operation& receive, const Frame& frame) {
-  channel_.complete_on_loop(receive, unequal(receive, channel_.peer(), frame.size));
-  refuse_on_loop(frame, Refusal::kSize, receive.bytes.size());
+void Inbox::refuse_size_on_strand(Operation& receive, const Frame& frame) {
+  channel_.complete_on_strand(receive, unequal(receive, channel_.peer(), frame.size));
+  refuse_on_strand(frame, Refusal::kSize, receive.bytes.size());
 }
 
-void Inbox::refuse_on_loop(const Frame& frame, Refusal refusal, std::uint64_t room) {
-  channel_.outbox().say_on_loop({.kind = FrameKind::kRefuse,
-                                 .refusal = refusal,
-                                 .group = frame.group,
-                                 .tag = frame.tag,
-                                 .id = frame.id,
-                                 .size = frame.size,
-                                 .room = room});
+void Inbox::refuse_on_strand(const Frame& frame, Refusal refusal, std::uint64_t room) {
+  channel_.outbox().say_on_strand({.kind = FrameKind::kRefuse,
+                                   .refusal = refusal,
+                                   .group = frame.group,
+                                   .tag = frame.tag,
+                                   .id = frame.id,
+                                   .size = frame.size,
+                                   .room = room});
 }
 
 // Told at once when it is much, else along with whatever goes next.
-void Inbox::free_on_loop(std::size_t cost) {
+void Inbox::free_on_strand(std::size_t cost) {
   kept_ -= cost;
   freed_ += cost;
   if (freed_ >= channel_.surroundings().options.eager_budget.value / 4) {
-    channel_.outbox().say_on_loop({.kind = FrameKind::kCredit});
+    channel_.outbox().say_on_strand({.kind = FrameKind::kCredit});
   }
 }
 
 std::uint32_t Inbox::take_credit() { return static_cast<std::uint32_t>(std::exchange(freed_, 0)); }
 
-void Inbox::withdraw_on_loop(const Why& why) {
+void Inbox::withdraw_on_strand(const Why& why) {
   if (reading_ && !reading_->withdrawn) {
-    if (const auto status = why(*reading_)) channel_.take_back_on_loop(*reading_, *status);
+    if (const auto status = why(*reading_)) channel_.take_back_on_strand(*reading_, *status);
   }
   for (auto& [id, message] : incoming_) {
     if (!message.receive || message.receive == reading_) continue;
     const auto status = why(*message.receive);
     if (!status) continue;
-    channel_.complete_on_loop(*message.receive, *status);
-    refuse_on_loop({.group = message.receive->group, .tag = message.receive->tag, .id = id},
-                   Refusal::kWithdrawn);
+    channel_.complete_on_strand(*message.receive, *status);
+    refuse_on_strand({.group = message.receive->group, .tag = message.receive->tag, .id = id},
+                     Refusal::kWithdrawn);
     message.receive = nullptr;
   }
 }

@@ -14,17 +14,17 @@ class Loopback final : public Route {
   // Shared with the messenger and its other routes.
   explicit Loopback(std::shared_ptr<Surroundings> surroundings) : surroundings_(std::move(surroundings)) {}
 
-  void send_on_loop(OperationPtr send) override;
-  void deliver_on_loop(OperationPtr receive, Arrival arrival) override;
-  void drop_on_loop(const Arrival& arrival) override;
-  void withdraw_on_loop(const Why& why) override;
-  void end_on_loop(const Status& why) override;
+  void send_on_strand(OperationPtr send) override;
+  void deliver_on_strand(OperationPtr receive, Arrival arrival) override;
+  void drop_on_strand(const Arrival& arrival) override;
+  void withdraw_on_strand(const Why& why) override;
+  void end_on_strand(const Status& why) override;
   const std::optional<Status>& failure() const override { return failure_; }
 
  private:
   // False if the sizes do not agree; then the receive has ended.
-  bool copy_on_loop(Operation& receive, ByteView payload);
-  void meet_on_loop(Operation& receive, Operation& send);
+  bool copy_on_strand(Operation& receive, ByteView payload);
+  void meet_on_strand(Operation& receive, Operation& send);
 
   const std::shared_ptr<Surroundings> surroundings_;
   std::map<std::uint64_t, OperationPtr> asked_;  // sends that wait for their receive

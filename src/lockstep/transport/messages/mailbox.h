@@ -2,7 +2,7 @@
 //
 // Of a key, receives are kept in the order of their calls and messages in the order of their arrival; each
 // takes the first that fits. A receive and a message that fit never wait beside each other.
-// Thread safety: none; lives on the loop. Does no I/O and calls nobody.
+// Thread safety: none; lives on the strand. Does no I/O and calls nobody.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "lockstep/transport/faulty/faulty_transport.h"
 #include "lockstep/transport/inproc/inproc_transport.h"
 #include "lockstep/transport/messages/messenger.h"
+#include "lockstep/transport/shm/pipes.h"
 #include "lockstep/transport/tcp/tcp_transport.h"
 
 namespace lockstep::testing {
@@ -30,11 +32,14 @@ using transport::messages::Messenger;
 // What the transports of a world are.
 struct Medium {
   std::string name = {};
-  enum class Kind : bool { kInproc, kTcp } kind = Kind::kInproc;
+  enum class Kind : std::uint8_t { kInproc, kTcp, kPipes, kResident } kind = Kind::kInproc;
   std::optional<Faults> faults = {};
 
   static Medium inproc() { return {.name = "Inproc"}; }
   static Medium tcp() { return {.name = "Tcp", .kind = Kind::kTcp}; }
+  static Medium pipes() { return {.name = "Pipes", .kind = Kind::kPipes}; }
+  // As pipes(), with what is sent in shared memory.
+  static Medium resident() { return {.name = "Resident", .kind = Kind::kResident}; }
   static Medium faulty(std::string name, const Faults& faults) {
     return {.name = std::move(name), .faults = faults};
   }
@@ -64,6 +69,24 @@ struct WorldSettings {
   Duration echo_grace = {};
 };
 
+using AllPipes = std::vector<std::shared_ptr<transport::shm::Pipes>>;
+
+// Of ranks that are threads of this process.
+inline AllPipes make_pipes(int size) {
+  std::vector<Rank> members;
+  for (int rank = 0; rank < size; ++rank) members.emplace_back(rank);
+  AllPipes all;
+  auto domains = transport::shm::Domain::of_threads(members, Bytes::mib(256));
+  for (auto& domain : *domains) all.push_back(transport::shm::Pipes::make(std::move(domain)).value());
+  for (const auto& pipes : all) {
+    for (int rank = 0; rank < size; ++rank) {
+      const Status met = pipes->meet(Rank(rank), all[static_cast<std::size_t>(rank)]->offset());
+      LOCKSTEP_CHECK(met.ok(), met.text());
+    }
+  }
+  return all;
+}
+
 // The ranks of a world, each with a transport and a messenger of its own.
 class Ranks {
  public:
@@ -76,6 +99,10 @@ class Ranks {
       listeners_.push_back(transports_.back()->listen(medium.bind()).value());
       endpoints.push_back(listeners_.back()->endpoint());
     }
+    if (settings.medium.kind == Medium::Kind::kResident) domains_.resize(static_cast<std::size_t>(size));
+    const bool on_one_host = settings.medium.kind == Medium::Kind::kPipes || !domains_.empty();
+    const auto pipes = on_one_host ? make_pipes(size) : AllPipes(size);
+    for (std::size_t i = 0; i < domains_.size(); ++i) domains_[i] = pipes[i];
     for (int rank = 0; rank < size; ++rank) {
       if (settings.raw == rank) {
         messengers_.push_back(nullptr);
@@ -86,7 +113,10 @@ class Ranks {
           transport::messages::MessengerOptions{.rank = Rank(rank),
                                                 .endpoints = endpoints,
                                                 .echo_grace = settings.echo_grace,
-                                                .eager_budget = settings.eager_budget}));
+                                                .eager_budget = settings.eager_budget,
+                                                .pipes = pipes[static_cast<std::size_t>(rank)]}));
+      if (!pipes[static_cast<std::size_t>(rank)]) continue;
+      attendants_.push_back(transport::messages::Attendant::start(messengers_.back()->progress()).value());
     }
     endpoints_ = std::move(endpoints);
   }
@@ -95,6 +125,14 @@ class Ranks {
   Transport& transport(int rank) { return *transports_[static_cast<std::size_t>(rank)]; }
   transport::Listener& listener(int rank) { return *listeners_[static_cast<std::size_t>(rank)]; }
   const base::Endpoint& endpoint(int rank) { return endpoints_[static_cast<std::size_t>(rank)]; }
+  // Bytes to be sent by a rank: those that were given, or a copy in its shared memory.
+  ByteView place(int rank, ByteView bytes) {
+    if (domains_.empty()) return bytes;
+    transport::shm::Heap& heap = domains_[static_cast<std::size_t>(rank)]->domain().heap();
+    const auto range = heap.allocate(Bytes{bytes.size() + 1}).value();
+    std::ranges::copy(bytes, range.data);
+    return {range.data, bytes.size()};
+  }
   void leave(int rank) { messengers_[static_cast<std::size_t>(rank)].reset(); }
   int size() const { return static_cast<int>(messengers_.size()); }
   Deadline soon() const { return clock_.in(std::chrono::minutes(5)); }
@@ -107,6 +145,8 @@ class Ranks {
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::unique_ptr<transport::Listener>> listeners_;
   std::vector<std::unique_ptr<Messenger>> messengers_;
+  std::vector<std::unique_ptr<transport::messages::Attendant>> attendants_;
+  AllPipes domains_;  // where what is sent lies; empty if it does not
 };
 
 struct Outcome {

@@ -9,41 +9,53 @@
 #include "lockstep/base/check.h"
 #include "lockstep/base/text.h"
 #include "lockstep/transport/loop.h"
+#include "lockstep/transport/messages/alarm.h"
 #include "lockstep/transport/messages/channel.h"
 #include "lockstep/transport/messages/frame.h"
 #include "lockstep/transport/messages/loopback.h"
+#include "lockstep/transport/messages/neighbour.h"
 #include "lockstep/transport/messages/route.h"
 
 namespace lockstep::transport::messages {
 
-// The part that lives on the loop.
+// The part that lives on the strand.
 class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
  public:
   Impl(Transport& transport, std::unique_ptr<Listener> listener, const MessengerOptions& options)
-      : surroundings_(std::make_shared<Surroundings>(
-            Surroundings{.transport = transport,
-                         .loop = transport.loop(),
-                         .options = options,
-                         .echoes = std::make_unique<Echoes>(transport.loop(), options.echo_grace)})),
+      : bell_(bell_of(options)),
+        surroundings_(make_surroundings(transport, options, bell_)),
         guest_(std::in_place, transport.loop()),
-        timer_(transport.loop()),
+        timer_(surroundings_->strand, transport.loop()),
         listener_(std::move(listener)) {
     const MessengerOptions& own = surroundings_->options;
+    if (own.pipes) neighbours_.resize(static_cast<std::size_t>(own.pipes->domain().size()));
     LOCKSTEP_CHECK(own.eager_budget.value <= std::numeric_limits<std::uint32_t>::max(),
                    "a credit says the whole budget in 32 bits");
     LOCKSTEP_CHECK(own.rank == Rank(0) || is_listed(own.rank), "a messenger is one of the ranks it knows");
   }
 
-  Loop& loop() { return surroundings_->loop; }
-
-  void accept_on_loop() {
-    if (!listener_ || closed_) return;
-    listener_->accept(surroundings_->never(), [weak = weak_from_this()](auto connection) {
-      if (const auto self = weak.lock()) self->accepted_on_loop(std::move(connection));
-    });
+  // Before anything else.
+  void begin() {
+    const auto move = [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      return self ? self->move() : Progress::Moved::kNothing;
+    };
+    progress_ = std::make_shared<Progress>(move, bell_, surroundings_->options.patience);
+    strand()->run([this] { accept_on_strand(); });
   }
 
-  // Posts the start of an operation; in a forked child the callback runs in the call.
+  Loop& loop() { return surroundings_->loop; }
+  const std::shared_ptr<Strand>& strand() const { return surroundings_->strand; }
+  const std::shared_ptr<Progress>& progress() const { return progress_; }
+
+  void accept_on_strand() {
+    if (!listener_ || closed_) return;
+    listener_->accept(surroundings_->never(), surroundings_->on_strand([weak = weak_from_this()](auto taken) {
+      if (const auto self = weak.lock()) self->accepted_on_strand(std::move(taken));
+    }));
+  }
+
+  // In a forked child the callback runs in the call.
   void start(Operation operation, const Deadline& deadline) {
     operation.self = surroundings_->options.rank;
     operation.deadline = loop().time_of(deadline);
@@ -55,27 +67,29 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
           std::nullopt);
     }
     operation.started = loop().clock().now();
-    loop().post([self = shared_from_this(), operation = std::make_shared<Operation>(std::move(operation))] {
-      self->start_on_loop(operation);
+    progress_->touch();
+    strand()->run([&] {
+      start_on_strand(std::make_shared<Operation>(std::move(operation)));
+      static_cast<void>(move_on_strand());
     });
   }
 
-  void fail_group_on_loop(std::uint64_t group, const Status& why) {
+  void fail_group_on_strand(std::uint64_t group, const Status& why) {
     if (surroundings_->mailbox.ended(group) != nullptr) return;
     const Mailbox::Ended ended = surroundings_->mailbox.end_group(group, why);
-    for (const OperationPtr& receive : ended.receives) complete_on_loop(loop(), *receive, why);
-    surroundings_->echoes->end_group_on_loop(group, why);
-    for (const Arrival& arrival : ended.arrivals) routes_.at(arrival.source)->drop_on_loop(arrival);
+    for (const OperationPtr& receive : ended.receives) complete_on_strand(*strand(), *receive, why);
+    surroundings_->echoes->end_group_on_strand(group, why);
+    for (const Arrival& arrival : ended.arrivals) routes_.at(arrival.source)->drop_on_strand(arrival);
     for (const auto& [rank, route] : routes_) {
-      route->withdraw_on_loop([&](const Operation& operation) {
+      route->withdraw_on_strand([&](const Operation& operation) {
         return operation.group == group ? std::optional(why) : std::nullopt;
       });
     }
   }
 
-  void leave_group_on_loop(std::uint64_t group) {
-    fail_group_on_loop(group,
-                       Status::aborted("this rank has left the group.", {.failure = Failure::kClosed}));
+  void leave_group_on_strand(std::uint64_t group) {
+    fail_group_on_strand(group,
+                         Status::aborted("this rank has left the group.", {.failure = Failure::kClosed}));
     surroundings_->mailbox.leave_group(group);
   }
 
@@ -85,16 +99,17 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     std::vector<std::unique_ptr<Connection>> connections;
   };
 
-  Remains close_on_loop() {
+  Remains close_on_strand() {
     closed_ = true;
     guest_.reset();
-    timer_.disarm_on_loop();
+    timer_.disarm_on_strand();
     const Status closed = closed_status();
-    for (const auto& [rank, route] : routes_) route->end_on_loop(closed);
+    for (const auto& [rank, route] : routes_) route->end_on_strand(closed);
     const auto receives =
         surroundings_->mailbox.withdraw([&](const Operation& receive) { return receive.blame(closed); });
-    for (const auto& [receive, status] : receives) complete_on_loop(loop(), *receive, status);
-    surroundings_->echoes->close_on_loop();
+    for (const auto& [receive, status] : receives) complete_on_strand(*strand(), *receive, status);
+    surroundings_->echoes->close_on_strand();
+    if (surroundings_->options.pipes) surroundings_->options.pipes->close();
     return {.listener = std::move(listener_), .connections = std::move(surroundings_->retired)};
   }
 
@@ -103,16 +118,54 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     return Status::aborted("this rank's messenger was destroyed.", {.failure = Failure::kClosed});
   }
 
-  void accepted_on_loop(Result<std::unique_ptr<Connection>> accepted) {
+  void accepted_on_strand(Result<std::unique_ptr<Connection>> accepted) {
     if (!accepted.ok() || closed_) return;  // the listener was closed
     std::unique_ptr<Connection> connection = std::move(accepted).value();
     const auto rank = connection->peer().rank;
     if (rank && is_other(*rank)) {
-      channel_on_loop(*rank).accepted_on_loop(std::move(connection));
+      channel_on_strand(*rank).accepted_on_strand(std::move(connection));
     } else {
-      surroundings_->retire_on_loop(std::move(connection));  // a tool, or another who has no business here
+      surroundings_->retire_on_strand(std::move(connection));  // a tool, or another who has no business here
     }
-    accept_on_loop();
+    accept_on_strand();
+  }
+
+  static std::shared_ptr<shm::Bell> bell_of(const MessengerOptions& options) {
+    if (!options.pipes) return std::make_shared<shm::Bell>();
+    return {options.pipes, &options.pipes->bell()};
+  }
+  static std::shared_ptr<Surroundings> make_surroundings(Transport& transport,
+                                                         const MessengerOptions& options,
+                                                         const std::shared_ptr<shm::Bell>& bell) {
+    // Whoever sleeps may wait for what was called.
+    const auto strand = std::make_shared<Strand>([bell] { bell->ring(); });
+    Loop& loop = transport.loop();
+    return std::make_shared<Surroundings>(
+        Surroundings{.transport = transport,
+                     .loop = loop,
+                     .strand = strand,
+                     .options = options,
+                     .echoes = std::make_unique<Echoes>(strand, loop, options.echo_grace)});
+  }
+
+  Progress::Moved move() {
+    using Moved = Progress::Moved;
+    Moved moved = Moved::kBusy;
+    (void)strand()->try_run([&] { moved = move_on_strand() ? Moved::kSomething : Moved::kNothing; });
+    return moved;
+  }
+
+  // What has come from neighbours, and what waits for room in a pipe to them.
+  bool move_on_strand() {
+    bool moved = false;
+    for (std::size_t i = 0; !closed_ && i < neighbours_.size(); ++i) {
+      const int position = static_cast<int>(i);
+      shm::Pipes& pipes = *surroundings_->options.pipes;
+      if (neighbours_[i] == nullptr && pipes.has_spoken(position))
+        static_cast<void>(channel_on_strand(pipes.domain().rank_of(position)));
+      if (neighbours_[i] != nullptr) moved |= neighbours_[i]->move_on_strand();
+    }
+    return moved;
   }
 
   bool is_listed(Rank rank) const {
@@ -122,16 +175,27 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   bool is_member(Rank rank) const { return rank == surroundings_->options.rank || is_listed(rank); }
   bool is_other(Rank rank) const { return is_member(rank) && rank != surroundings_->options.rank; }
 
-  Route& route_on_loop(Rank rank) {
-    if (is_other(rank)) return channel_on_loop(rank);
+  Route& route_on_strand(Rank rank) {
+    if (is_other(rank)) return channel_on_strand(rank);
     auto& route = routes_[rank];
     if (!route) route = std::make_shared<Loopback>(surroundings_);
     return *route;
   }
-  Channel& channel_on_loop(Rank rank) {
+  Channel& channel_on_strand(Rank rank) {
     auto& route = routes_[rank];
-    if (!route) route = std::make_shared<Channel>(surroundings_, rank);
+    if (!route) route = make_channel_on_strand(rank);
     return static_cast<Channel&>(*route);
+  }
+
+  std::shared_ptr<Channel> make_channel_on_strand(Rank rank) {
+    auto channel = std::make_shared<Channel>(surroundings_, rank);
+    const std::shared_ptr<shm::Pipes>& pipes = surroundings_->options.pipes;
+    const auto position = pipes ? pipes->position_of(rank) : std::nullopt;
+    if (position) {
+      channel->join_on_strand(std::make_unique<Neighbour>(*strand(), pipes, *position));
+      neighbours_[static_cast<std::size_t>(*position)] = channel.get();
+    }
+    return channel;
   }
 
   Status check(const Operation& operation) const {
@@ -148,32 +212,32 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     return {};
   }
 
-  void start_on_loop(const OperationPtr& operation) {
+  void start_on_strand(const OperationPtr& operation) {
     if (const Status status = check(*operation); !status.ok())
-      return complete_on_loop(loop(), *operation, status);
-    arm_timer_on_loop(operation->deadline);
+      return complete_on_strand(*strand(), *operation, status);
+    arm_timer_on_strand(operation->deadline);
     if (operation->direction == Direction::kSend)
-      return route_on_loop(*operation->peer).send_on_loop(operation);
+      return route_on_strand(*operation->peer).send_on_strand(operation);
     if (auto arrival = surroundings_->mailbox.take_arrival(*operation)) {
-      return routes_.at(arrival->source)->deliver_on_loop(operation, std::move(*arrival));
+      return routes_.at(arrival->source)->deliver_on_strand(operation, std::move(*arrival));
     }
     if (operation->peer) {
-      if (const auto& failure = route_on_loop(*operation->peer).failure())
-        return surroundings_->echoes->hold_on_loop(*operation, operation->blame(*failure), operation->peer);
+      if (const auto& failure = route_on_strand(*operation->peer).failure())
+        return surroundings_->echoes->hold_on_strand(*operation, operation->blame(*failure), operation->peer);
     }
     surroundings_->mailbox.post(operation);
   }
 
   // Only moved to an earlier time: one that rings for nothing is cheaper than one that is set anew for every
   // operation.
-  void arm_timer_on_loop(base::TimePoint at) {
+  void arm_timer_on_strand(base::TimePoint at) {
     if (timer_.armed() && timer_.at() <= at) return;
-    timer_.arm_on_loop(at, [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->expire_on_loop();
+    timer_.arm_on_strand(at, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->expire_on_strand();
     });
   }
 
-  void expire_on_loop() {
+  void expire_on_strand() {
     const base::TimePoint now = loop().clock().now();
     base::TimePoint next = base::TimePoint::max();
     const Why late = [&](const Operation& operation) -> std::optional<Status> {
@@ -182,25 +246,28 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       return std::nullopt;
     };
     for (const auto& [receive, status] : surroundings_->mailbox.withdraw(late))
-      complete_on_loop(loop(), *receive, status);
-    for (const auto& [rank, route] : routes_) route->withdraw_on_loop(late);
-    arm_timer_on_loop(next);
+      complete_on_strand(*strand(), *receive, status);
+    for (const auto& [rank, route] : routes_) route->withdraw_on_strand(late);
+    arm_timer_on_strand(next);
   }
 
+  const std::shared_ptr<shm::Bell> bell_;  // shared with its memory, and with those who sleep on it
+  std::shared_ptr<Progress> progress_;     // shared with those who wait
   // Shared with the routes, which the callbacks of their connections keep.
   const std::shared_ptr<Surroundings> surroundings_;
   std::optional<Loop::Guest> guest_;  // until it is closed
-  Timer timer_;
+  Alarm timer_;
   std::unique_ptr<Listener> listener_;
   // A Loopback for this rank, a Channel for every other; shared with the callbacks of their connections.
   std::map<Rank, std::shared_ptr<Route>> routes_;
+  std::vector<Channel*> neighbours_;  // by position in the domain: those of the routes that have pipes
   bool closed_ = false;
 };
 
 Messenger::Messenger(Transport& transport, std::unique_ptr<Listener> listener,
                      const MessengerOptions& options)
     : impl_(std::make_shared<Impl>(transport, std::move(listener), options)) {
-  impl_->loop().post([impl = impl_] { impl->accept_on_loop(); });
+  impl_->begin();
 }
 
 Messenger::~Messenger() {
@@ -211,11 +278,15 @@ Messenger::~Messenger() {
     return;
   }
   Impl::Remains remains;
-  loop.run_and_drain([&] { remains = impl_->close_on_loop(); });
+  impl_->strand()->run([&] { remains = impl_->close_on_strand(); });
+  impl_->strand()->await_calls();
   remains = {};
   // What the callbacks of the connections have posted.
   if (!loop.is_this_thread()) loop.run_and_drain([] {});
+  impl_->strand()->await_calls();
 }
+
+std::shared_ptr<Progress> Messenger::progress() const { return impl_->progress(); }
 
 void Messenger::send(std::uint64_t group, Rank to, std::uint64_t tag, ByteView bytes,
                      const Deadline& deadline, Done done) {
@@ -242,12 +313,12 @@ void Messenger::recv(std::uint64_t group, std::optional<Rank> from, std::uint64_
 
 void Messenger::fail_group(std::uint64_t group, const Status& why) {
   if (impl_->loop().in_forked_child()) return;
-  impl_->loop().post([impl = impl_, group, why] { impl->fail_group_on_loop(group, why); });
+  impl_->strand()->run_for(impl_->loop(), [&] { impl_->fail_group_on_strand(group, why); });
 }
 
 void Messenger::leave_group(std::uint64_t group) {
   if (impl_->loop().in_forked_child()) return;
-  impl_->loop().post([impl = impl_, group] { impl->leave_group_on_loop(group); });
+  impl_->strand()->run_for(impl_->loop(), [&] { impl_->leave_group_on_strand(group); });
 }
 
 }  // namespace lockstep::transport::messages

@@ -1,21 +1,22 @@
 // A Messenger carries messages between this process and all ranks of its job, matched by group, sender and
-// tag. There is one per process; it runs on its transport's loop and has no thread of its own.
+// tag. There is one per process. Messages between ranks of one host go through pipes in shared memory, those
+// to other hosts over connections.
 //
 //   Messenger messenger(transport, std::move(listener), {.rank = Rank(0), .endpoints = endpoints});
 //   messenger.recv(group, Rank(1), tag, bytes, deadline, [](const Status& status, auto source) { ... });
 //
-// Thread safety, callbacks, ownership of bytes, destruction and forked children are as for a Connection:
-// calls come from any thread and never wait, every callback runs exactly once, on the loop, with no lock
-// held. Order: messages of one group, sender, receiver and tag match receives in the order of sending. Any
-// mixture of sends and receives makes progress: one that waits holds up no other. Sizes must agree. A message
-// that finds a receive of another size is kInvalid on both sides, with both sizes, and nothing else suffers.
-// Deadlines are on the transport's clock. An operation whose deadline passes is withdrawn, with kTimeout, and
-// the messenger lives on. If the connection holds its bytes just then, this waits for them, at most
-// `stall_timeout`; after that the peer counts as lost.
-// A receive whose message is withdrawn by the sender after the two have met fails with kTimeout too.
-// Errors: a peer that is lost (its connection failed, or it closed) fails its pending and later operations
-// with a Status that names it. Messages that came whole before can still be received. Receives from any rank
-// stay: others may serve them.
+// Thread safety, ownership of bytes, destruction and forked children are as for a Connection: calls come from
+// any thread and never wait. Every callback runs exactly once, with no lock held, on the thread that has
+// completed the operation: that of a call of this messenger (send() may complete its own message), one that
+// waits, the attendant or the loop. Order: messages of one group, sender, receiver and tag match receives in
+// the order of sending. Any mixture of sends and receives makes progress: one that waits holds up no other.
+// Sizes must agree. A message that finds a receive of another size is kInvalid on both sides, with both
+// sizes, and nothing else suffers. Deadlines are on the transport's clock. An operation whose deadline passes
+// is withdrawn, with kTimeout, and the messenger lives on. If the connection holds its bytes just then, this
+// waits for them, at most `stall_timeout`; after that the peer counts as lost. A receive whose message is
+// withdrawn by the sender after the two have met fails with kTimeout too. Errors: a peer that is lost (its
+// connection failed, or it closed) fails its pending and later operations with a Status that names it.
+// Messages that came whole before can still be received. Receives from any rank stay: others may serve them.
 // Does not: retry, reconnect, or watch a peer with whom it has no connection yet.
 // Grammar: docs/wire/messages.md.
 #pragma once
@@ -32,6 +33,9 @@
 #include "lockstep/base/status.h"
 #include "lockstep/base/types.h"
 #include "lockstep/transport/connection.h"
+#include "lockstep/transport/messages/progress.h"
+#include "lockstep/transport/shm/pipes.h"
+#include "lockstep/transport/shm/wait.h"
 #include "lockstep/transport/transport.h"
 
 namespace lockstep::transport::messages {
@@ -53,6 +57,10 @@ struct MessengerOptions {
   Duration echo_grace = {};
   // Performance; the same on all ranks.
   Bytes eager_budget = Bytes::mib(1);  // what a peer may send before anyone receives it
+  // To the ranks of this host that it has met; none: all ranks are reached over connections. Shared with
+  // whoever still sleeps on its bell.
+  std::shared_ptr<shm::Pipes> pipes = {};
+  shm::Patience patience = {};  // of those who wait
 };
 
 class Messenger {
@@ -75,6 +83,8 @@ class Messenger {
   // The group has ended: its pending and later operations get `why`, what has arrived for it is forgotten,
   // and what still arrives is dropped. Groups are never reused. The first call counts.
   void fail_group(std::uint64_t group, const Status& why);
+  // For threads that wait for their messages, and for an Attendant, which is needed where there are pipes.
+  std::shared_ptr<Progress> progress() const;
   // The group's owner is gone, and calls nothing for it any more. Why it ended is forgotten, and after 1,024
   // other groups also that it was there: what arrives for it then waits, within the sender's budget.
   void leave_group(std::uint64_t group);

@@ -28,7 +28,9 @@ void meet(Ranks& ranks, int one, int other) {
 }
 
 class MessengerFailures : public ::testing::TestWithParam<Medium> {};
-INSTANTIATE_TEST_SUITE_P(Over, MessengerFailures, ::testing::Values(Medium::inproc(), Medium::tcp()),
+INSTANTIATE_TEST_SUITE_P(Over, MessengerFailures,
+                         ::testing::Values(Medium::inproc(), Medium::tcp(), Medium::pipes(),
+                                           Medium::resident()),
                          medium_name);
 
 TEST_P(MessengerFailures, AReceiveWhoseDeadlinePassesIsWithdrawnAndTheRestLivesOn) {
@@ -149,7 +151,7 @@ TEST_P(MessengerFailures, AGroupThatEndsInTheMiddleOfALargeMessageFailsBothSides
   const Buffer large = pattern(64U << 20, 1);
   Buffer received(large.size());
   OutcomeFuture receiving = recv(ranks[1], 0, received, ranks.soon());
-  StatusFuture sending = send(ranks[0], 1, large, ranks.soon());
+  StatusFuture sending = send(ranks[0], 1, ranks.place(0, large), ranks.soon());
   meet(ranks, 0, 1);
   ranks[1].fail_group(1, Status::aborted("enough"));
   // It may have been faster.
@@ -212,7 +214,7 @@ TEST_P(MessengerFailures, DestructionFailsWhatIsPending) {
     sends.push_back(send(ranks[0], 1, large, ranks.soon(), {.tag = 4}));
     // This one may be in the middle.
     OutcomeFuture moving = recv(ranks[1], 0, received, ranks.soon(), {.tag = 5});
-    StatusFuture moved = send(ranks[0], 1, large, ranks.soon(), {.tag = 5});
+    StatusFuture moved = send(ranks[0], 1, ranks.place(0, large), ranks.soon(), {.tag = 5});
     ranks.leave(0);
     for (auto& receiving : receives) {
       ASSERT_TRUE(is_done(receiving));

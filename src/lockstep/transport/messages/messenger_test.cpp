@@ -17,11 +17,11 @@ class MessengerTest : public ::testing::TestWithParam<Medium> {
   WorldSettings settings() const { return {.medium = GetParam()}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Over, MessengerTest,
-                         ::testing::Values(Medium::inproc(), Medium::tcp(),
-                                           Medium::faulty("Delays",
-                                                          {.max_delay = std::chrono::milliseconds(1)})),
-                         medium_name);
+INSTANTIATE_TEST_SUITE_P(
+    Over, MessengerTest,
+    ::testing::Values(Medium::inproc(), Medium::tcp(), Medium::pipes(), Medium::resident(),
+                      Medium::faulty("Delays", {.max_delay = std::chrono::milliseconds(1)})),
+    medium_name);
 
 TEST_P(MessengerTest, CarriesMessagesOfEverySizeWhoeverComesFirst) {
   Ranks ranks(2, settings());
@@ -30,13 +30,13 @@ TEST_P(MessengerTest, CarriesMessagesOfEverySizeWhoeverComesFirst) {
     Buffer first(size);
     Buffer second(size);
     OutcomeFuture early = recv(ranks[1], 0, first, ranks.soon());
-    ASSERT_OK(await(send(ranks[0], 1, sent, ranks.soon())));
+    ASSERT_OK(await(send(ranks[0], 1, ranks.place(0, sent), ranks.soon())));
     const Outcome outcome = await(std::move(early));
     ASSERT_OK(outcome.status);
     EXPECT_EQ(outcome.source, Rank(0));
     EXPECT_EQ(first, sent);
 
-    StatusFuture sending = send(ranks[1], 0, sent, ranks.soon());
+    StatusFuture sending = send(ranks[1], 0, ranks.place(1, sent), ranks.soon());
     const bool eager = size <= kEagerLimit;
     if (eager) {
       ASSERT_OK(await(std::move(sending)));
@@ -150,7 +150,7 @@ TEST_P(MessengerTest, SizesThatDisagreeFailBothSidesAndNothingElse) {
 }
 
 TEST(Messenger, CarriesLargeMessagesBothWaysAtOnce) {
-  for (const Medium& medium : {Medium::inproc(), Medium::tcp()}) {
+  for (const Medium& medium : {Medium::inproc(), Medium::tcp(), Medium::pipes(), Medium::resident()}) {
     Ranks ranks(2, {.medium = medium});
     constexpr std::size_t kSize = (16U << 20) + 13;
     const std::vector<Buffer> sent{pattern(kSize, 1), pattern(kSize, 2)};
@@ -159,7 +159,7 @@ TEST(Messenger, CarriesLargeMessagesBothWaysAtOnce) {
     std::vector<OutcomeFuture> receives;
     for (const int rank : {0, 1}) {
       const auto own = static_cast<std::size_t>(rank);
-      sends.push_back(send(ranks[rank], 1 - rank, sent[own], ranks.soon()));
+      sends.push_back(send(ranks[rank], 1 - rank, ranks.place(rank, sent[own]), ranks.soon()));
       receives.push_back(recv(ranks[rank], 1 - rank, received[own], ranks.soon()));
     }
     for (auto& sending : sends) EXPECT_OK(await(std::move(sending)));
@@ -251,7 +251,7 @@ TEST(Messenger, RefusesRanksThatDoNotExist) {
 
 // All pairs at once, both sides: whose connection wins must not matter.
 TEST(Messenger, BothSidesMayConnectAtOnce) {
-  for (const Medium& medium : {Medium::inproc(), Medium::tcp()}) {
+  for (const Medium& medium : {Medium::inproc(), Medium::tcp(), Medium::pipes(), Medium::resident()}) {
     for (int round = 0; round < 20; ++round) {
       Ranks ranks(4, {.medium = medium});
       std::vector<StatusFuture> sends;

@@ -30,8 +30,9 @@ Status Operation::timed_out(base::TimePoint now) const {
                                        : cat("no such message has come from ", other, '.'))));
 }
 
-void complete_on_loop(Loop& loop, Operation& operation, const Status& status, std::optional<Rank> source) {
-  loop.post([done = std::move(operation.done), status, source] { done(status, source); });
+void complete_on_strand(Strand& strand, Operation& operation, const Status& status,
+                        std::optional<Rank> source) {
+  strand.call([done = std::move(operation.done), status, source] { done(status, source); });
 }
 
 Status unequal(const Operation& operation, Rank other, std::uint64_t size) {

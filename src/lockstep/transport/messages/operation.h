@@ -1,4 +1,4 @@
-// A send or a receive, from its call until its callback has been posted; and what its errors say.
+// A send or a receive, from its call until its callback is about to be called; and what its errors say.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
-#include "lockstep/transport/loop.h"
 #include "lockstep/transport/messages/messenger.h"
+#include "lockstep/transport/messages/strand.h"
 
 namespace lockstep::transport::messages {
 
 enum class Direction : bool { kSend, kRecv };
 
-// Thread safety: none; lives on the loop.
+// Thread safety: none; lives on the strand.
 struct Operation {
   Direction direction = Direction::kSend;
   Rank self{0};
@@ -47,9 +47,10 @@ struct Operation {
 // Shared with the callback of the connection that holds its bytes.
 using OperationPtr = std::shared_ptr<Operation>;
 
-// Posts the callback. `source` is where the message came from, of a receive that has met one.
-void complete_on_loop(Loop& loop, Operation& operation, const Status& status,
-                      std::optional<Rank> source = {});
+// The callback is called after this turn. `source` is where the message came from, of a receive that has met
+// one.
+void complete_on_strand(Strand& strand, Operation& operation, const Status& status,
+                        std::optional<Rank> source = {});
 
 // Why an operation is withdrawn; none: it is not.
 using Why = std::function<std::optional<Status>(const Operation&)>;

@@ -39,60 +39,62 @@ Status refusal_status(const Operation& send, Rank peer, const Frame& refusal) {
 
 }  // namespace
 
-void Outbox::open_on_loop(Connection& connection) {
+void Outbox::open_on_strand(Connection& connection) {
   connection_ = &connection;
-  pump_soon_on_loop();
+  pump_soon_on_strand();
 }
 
-void Outbox::send_on_loop(OperationPtr send) {
+void Outbox::send_on_strand(OperationPtr send) {
   if (const auto late = late_refusals_.extract(send->group)) {
-    return channel_.complete_on_loop(*send, send->blame(late.mapped()));
+    return channel_.complete_on_strand(*send, send->blame(late.mapped()));
   }
   messages_.push_back(std::move(send));
-  pump_soon_on_loop();
+  pump_soon_on_strand();
 }
 
-void Outbox::say_on_loop(const Frame& frame) {
+void Outbox::say_on_strand(const Frame& frame) {
   if (channel_.failure()) return;
   answers_.push_back(frame);
-  pump_soon_on_loop();
+  pump_soon_on_strand();
 }
 
 // Not at once: a caller may be in the middle of a queue, and what is queued together goes together.
-void Outbox::pump_soon_on_loop() {
+void Outbox::pump_soon_on_strand() {
   if (connection_ == nullptr || std::exchange(pump_posted_, true)) return;
-  channel_.surroundings().loop.post([this, channel = channel_.shared_from_this()] {
+  channel_.surroundings().strand->post([this, channel = channel_.shared_from_this()] {
     pump_posted_ = false;
-    pump_on_loop();
+    pump_on_strand();
   });
 }
 
-void Outbox::pump_on_loop() {
+void Outbox::pump_on_strand() {
   if (connection_ == nullptr) return;
   if (answers_.size() > kAnswerLimit) {
-    return channel_.lose_on_loop(Status::disconnected(cat("it does not read ", answers_.size(), " answers"),
-                                                      {.failure = Failure::kLimitExceeded}));
+    return channel_.lose_on_strand(Status::disconnected(cat("it does not read ", answers_.size(), " answers"),
+                                                        {.failure = Failure::kLimitExceeded}));
   }
   if (sending_ > 0) return;
   turn_.clear();
   for (const Frame& answer : answers_) append(answer);
   answers_.clear();
-  while (!messages_.empty() && turn_.size() < kTurnSize && announce_on_loop(messages_.front())) {
+  while (!messages_.empty() && turn_.size() < kTurnSize && announce_on_strand(messages_.front())) {
     messages_.pop_front();
   }
-  const ByteView piece = next_piece_on_loop();
+  const ByteView piece = next_piece_on_strand();
   if (turn_.empty()) return;
   sending_ = piece.empty() ? 1 : 2;
   const Deadline never = channel_.surroundings().never();
   const auto channel = channel_.shared_from_this();
-  connection_->send(turn_, never, [this, channel](const Status& status) { turn_sent_on_loop(status); });
+  const auto on_strand = [&](auto then) { return channel_.surroundings().on_strand(std::move(then)); };
+  connection_->send(turn_, never,
+                    on_strand([this, channel](const Status& status) { turn_sent_on_strand(status); }));
   if (piece.empty()) return;
-  connection_->send(piece, never, [this, channel, size = piece.size()](const Status& status) {
-    piece_sent_on_loop(size, status);
-  });
+  connection_->send(piece, never, on_strand([this, channel, size = piece.size()](const Status& status) {
+                      piece_sent_on_strand(size, status);
+                    }));
 }
 
-bool Outbox::announce_on_loop(const OperationPtr& send) {
+bool Outbox::announce_on_strand(const OperationPtr& send) {
   const std::size_t size = send->bytes.size();
   const std::size_t cost = eager_cost(size);
   const bool eager =
@@ -114,7 +116,9 @@ bool Outbox::announce_on_loop(const OperationPtr& send) {
   return true;
 }
 
-ByteView Outbox::next_piece_on_loop() {
+ByteView Outbox::next_piece_on_strand() {
+  while (!moving_.empty() && moving_.front()->moved == 0 && offer_on_strand(moving_.front()))
+    moving_.pop_front();
   if (moving_.empty()) return {};
   piece_of_ = std::move(moving_.front());
   moving_.pop_front();
@@ -126,38 +130,54 @@ ByteView Outbox::next_piece_on_loop() {
   return piece;
 }
 
+bool Outbox::offer_on_strand(const OperationPtr& send) {
+  Neighbour* const neighbour = channel_.neighbour();
+  if (neighbour == nullptr || offered_) return false;
+  const auto offset = neighbour->offset_of(send->bytes);
+  if (!offset) return false;
+  neighbour->offer(send->id);
+  append({.kind = FrameKind::kOffer,
+          .group = send->group,
+          .tag = send->tag,
+          .id = send->id,
+          .size = send->bytes.size(),
+          .room = *offset});
+  offered_ = send;
+  return true;
+}
+
 void Outbox::append(Frame frame) {
   frame.credit = channel_.inbox().take_credit();
   append_frame(turn_, frame);
 }
 
-void Outbox::turn_sent_on_loop(const Status& status) {
+void Outbox::turn_sent_on_strand(const Status& status) {
   --sending_;
-  if (!status.ok()) channel_.lose_on_loop(status);
-  for (const OperationPtr& send : std::exchange(eager_, {})) channel_.complete_on_loop(*send, {});
-  pump_on_loop();
+  if (!status.ok()) channel_.lose_on_strand(status);
+  for (const OperationPtr& send : std::exchange(eager_, {})) channel_.complete_on_strand(*send, {});
+  pump_on_strand();
 }
 
-void Outbox::piece_sent_on_loop(std::size_t size, const Status& status) {
+void Outbox::piece_sent_on_strand(std::size_t size, const Status& status) {
   --sending_;
   const OperationPtr send = std::exchange(piece_of_, nullptr);
   if (status.ok()) {
     send->moved += size;
   } else {
-    channel_.lose_on_loop(status);
+    channel_.lose_on_strand(status);
   }
   if (send->moved == send->bytes.size()) {
-    channel_.complete_on_loop(*send, {});
+    channel_.complete_on_strand(*send, {});
   } else if (channel_.failure() || send->withdrawn) {
-    channel_.complete_on_loop(*send, send->withdrawn ? *send->withdrawn : send->blame(*channel_.failure()));
-    abandon_on_loop(*send);
+    channel_.complete_on_strand(*send, send->withdrawn ? *send->withdrawn : send->blame(*channel_.failure()));
+    abandon_on_strand(*send);
   } else {
     moving_.push_back(send);
   }
-  pump_on_loop();
+  pump_on_strand();
 }
 
-Status Outbox::credited_on_loop(std::uint32_t credit) {
+Status Outbox::credited_on_strand(std::uint32_t credit) {
   if (credit > eager_out_) {
     return Status::disconnected(cat("it returns a credit of ", credit, " bytes and has ", eager_out_),
                                 {.failure = Failure::kCorruptFrame});
@@ -166,24 +186,32 @@ Status Outbox::credited_on_loop(std::uint32_t credit) {
   return {};
 }
 
-Status Outbox::go_on_loop(const Frame& go) {
+Status Outbox::go_on_strand(const Frame& go) {
   if (go.id > last_id_) return off_grammar("wants", go);
   const auto asked = asked_.extract(go.id);
   if (!asked) return {};  // withdrawn, and it will hear so
   const OperationPtr& send = asked.mapped();
   if (send->bytes.empty()) {
-    channel_.complete_on_loop(*send, {});
+    channel_.complete_on_strand(*send, {});
   } else {
     moving_.push_back(send);
   }
-  pump_soon_on_loop();
+  pump_soon_on_strand();
   return {};
 }
 
-Status Outbox::refused_on_loop(const Frame& refusal) {
+Status Outbox::taken_on_strand(const Frame& taken) {
+  if (taken.id > last_id_) return off_grammar("has taken", taken);
+  if (!offered_ || offered_->id != taken.id) return {};  // it was withdrawn at the same time, and has ended
+  channel_.complete_on_strand(*std::exchange(offered_, nullptr), {});
+  pump_soon_on_strand();
+  return {};
+}
+
+Status Outbox::refused_on_strand(const Frame& refusal) {
   if (refusal.id > last_id_) return off_grammar("refuses", refusal);
   bool known = false;
-  withdraw_on_loop([&](const Operation& send) -> std::optional<Status> {
+  withdraw_on_strand([&](const Operation& send) -> std::optional<Status> {
     if (send.id != refusal.id) return std::nullopt;
     known = true;
     return refusal_status(send, channel_.peer(), refusal);
@@ -201,34 +229,40 @@ void Outbox::withdraw_from(Sends& sends, const Why& why) {
   std::erase_if(sends, [&](const OperationPtr& send) {
     const auto status = why(*send);
     if (!status) return false;
-    channel_.complete_on_loop(*send, *status);
-    if (&sends == &moving_) abandon_on_loop(*send);
+    channel_.complete_on_strand(*send, *status);
+    if (&sends == &moving_) abandon_on_strand(*send);
     return true;
   });
 }
 
-void Outbox::withdraw_on_loop(const Why& why) {
+void Outbox::withdraw_on_strand(const Why& why) {
   withdraw_from(messages_, why);
   withdraw_from(eager_, why);
   withdraw_from(moving_, why);
   std::erase_if(asked_, [&](const auto& asked) {
     const auto status = why(*asked.second);
     if (!status) return false;
-    channel_.complete_on_loop(*asked.second, *status);
-    abandon_on_loop(*asked.second);
+    channel_.complete_on_strand(*asked.second, *status);
+    abandon_on_strand(*asked.second);
     return true;
   });
-  pump_soon_on_loop();  // some of those that wait may go now
+  if (const auto status = offered_ ? why(*offered_) : std::nullopt) {
+    const OperationPtr send = std::exchange(offered_, nullptr);
+    const bool revoked = channel_.neighbour()->revoke(send->id);
+    channel_.complete_on_strand(*send, revoked ? *status : Status());
+    if (revoked) abandon_on_strand(*send);
+  }
+  pump_soon_on_strand();  // some of those that wait may go now
   if (!piece_of_ || piece_of_->withdrawn) return;
-  if (const auto status = why(*piece_of_)) channel_.take_back_on_loop(*piece_of_, *status);
+  if (const auto status = why(*piece_of_)) channel_.take_back_on_strand(*piece_of_, *status);
 }
 
 base::TimePoint Outbox::held_since() const {
   return piece_of_ && piece_of_->withdrawn ? piece_of_->withdrawn_at : base::TimePoint::max();
 }
 
-void Outbox::abandon_on_loop(const Operation& send) {
-  say_on_loop({.kind = FrameKind::kAbandon, .group = send.group, .tag = send.tag, .id = send.id});
+void Outbox::abandon_on_strand(const Operation& send) {
+  say_on_strand({.kind = FrameKind::kAbandon, .group = send.group, .tag = send.tag, .id = send.id});
 }
 
 }  // namespace lockstep::transport::messages

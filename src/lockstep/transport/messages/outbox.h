@@ -1,9 +1,10 @@
 // The Outbox of a channel: what waits to be sent to the peer, and how it is sent.
 //
 // Frames go in turns. A turn is one send of frames, with the payloads of eager messages among them (copied,
-// so that they go in one piece), and at most one piece of one large message, from where it lies. Answers go
-// first, then new messages, then the pieces: a small message overtakes a large one that is on its way.
-// Thread safety: none; lives on the loop.
+// so that they go in one piece), and at most one piece of one large message, from where it lies. A large
+// message that lies in shared memory is only offered to a neighbour, one at a time. Answers go first, then
+// new messages, then the pieces: a small message overtakes a large one that is on its way. Thread safety:
+// none; lives on the strand.
 #pragma once
 
 #include <cstddef>
@@ -25,34 +26,37 @@ class Outbox {
   // Belongs to the channel, and tells it of failures.
   explicit Outbox(Channel& channel) : channel_(channel) {}
 
-  void open_on_loop(Connection& connection);
+  void open_on_strand(Connection& connection);
   // Nothing is sent any more.
-  void close_on_loop() { connection_ = nullptr; }
+  void close_on_strand() { connection_ = nullptr; }
 
-  void send_on_loop(OperationPtr send);
-  void say_on_loop(const Frame& frame);
+  void send_on_strand(OperationPtr send);
+  void say_on_strand(const Frame& frame);
 
   // What the peer says. An error means that it does not follow the grammar.
-  Status credited_on_loop(std::uint32_t credit);
-  Status go_on_loop(const Frame& go);
-  Status refused_on_loop(const Frame& refusal);
+  Status credited_on_strand(std::uint32_t credit);
+  Status go_on_strand(const Frame& go);
+  Status refused_on_strand(const Frame& refusal);
+  Status taken_on_strand(const Frame& taken);
 
-  void withdraw_on_loop(const Why& why);
+  void withdraw_on_strand(const Why& why);
   // Since when the connection has held bytes of a send that was withdrawn; TimePoint::max() if it holds none.
   base::TimePoint held_since() const;
 
  private:
   using Sends = std::deque<OperationPtr>;
 
-  void pump_soon_on_loop();
-  void pump_on_loop();
+  void pump_soon_on_strand();
+  void pump_on_strand();
   // Puts the message into this turn; false if it has to wait.
-  bool announce_on_loop(const OperationPtr& send);
-  ByteView next_piece_on_loop();
+  bool announce_on_strand(const OperationPtr& send);
+  ByteView next_piece_on_strand();
+  // True if the peer, a neighbour, gets it where it lies.
+  bool offer_on_strand(const OperationPtr& send);
   void append(Frame frame);
-  void turn_sent_on_loop(const Status& status);
-  void piece_sent_on_loop(std::size_t size, const Status& status);
-  void abandon_on_loop(const Operation& send);
+  void turn_sent_on_strand(const Status& status);
+  void piece_sent_on_strand(std::size_t size, const Status& status);
+  void abandon_on_strand(const Operation& send);
   void withdraw_from(Sends& sends, const Why& why);
 
   Channel& channel_;
@@ -61,6 +65,7 @@ class Outbox {
   Sends messages_;                               // not announced
   std::map<std::uint64_t, OperationPtr> asked_;  // announced, waiting for kGo
   Sends moving_;                                 // between two pieces
+  OperationPtr offered_;                         // whose payload the peer copies from where it lies
   OperationPtr piece_of_;                        // the one whose piece is in this turn
   Sends eager_;                                  // those in this turn
   Buffer turn_;                                  // the frames of this turn

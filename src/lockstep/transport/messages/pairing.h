@@ -4,7 +4,7 @@
 // higher one uses what it accepts. A connection that the higher rank makes is used once the lower has said
 // kHello on it, which it does unless it is making one itself: then it waits how that ends, and says kYield
 // or, if it came to nothing, kHello.
-// Thread safety: none; lives on the loop.
+// Thread safety: none; lives on the strand.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ class Pairing {
   Pairing(Channel& channel, Rank peer) : channel_(channel), peer_(peer) {}
 
   // Makes a connection unless there is one or one is on its way.
-  void connect_on_loop();
-  void accepted_on_loop(std::unique_ptr<Connection> connection);
+  void connect_on_strand();
+  void accepted_on_strand(std::unique_ptr<Connection> connection);
   // No connection is wanted any more.
-  void end_on_loop();
+  void end_on_strand();
 
  private:
   enum class State : std::uint8_t {
@@ -37,11 +37,11 @@ class Pairing {
     kSettled,
   };
 
-  void connected_on_loop(Result<std::unique_ptr<Connection>> connection);
-  void await_hello_on_loop(std::unique_ptr<Connection> connection);
-  void answered_on_loop(const Connection* asked, const Status& status);
-  void settle_on_loop(std::unique_ptr<Connection> connection);
-  void yield_on_loop(std::unique_ptr<Connection> connection);
+  void connected_on_strand(Result<std::unique_ptr<Connection>> connection);
+  void await_hello_on_strand(std::unique_ptr<Connection> connection);
+  void answered_on_strand(const Connection* asked, const Status& status);
+  void settle_on_strand(std::unique_ptr<Connection> connection);
+  void yield_on_strand(std::unique_ptr<Connection> connection);
 
   Channel& channel_;
   const Rank peer_;

@@ -57,6 +57,48 @@ void Signal::raise(std::uint32_t next) {
 
 void Signal::nudge() { futex_wake_all(value); }
 
+void Bell::ring() {
+  if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
+}
+
+void Bell::wake() {
+  rings.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(rings);
+}
+
+void Bell::sleep(const std::function<bool()>& look, Duration limit) {
+  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const std::uint32_t heard = rings.load(std::memory_order_seq_cst);
+  if (!look()) futex_sleep(rings, heard, limit);
+  sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Idling::reset() {
+  spin_until_ = {};
+  pauses_ = 0;
+  yields_ = 0;
+}
+
+bool Idling::pause() {
+  const bool spins = patience_.spin > Duration::zero();
+  if (spins && spin_until_ == base::TimePoint{}) spin_until_ = clock_.now() + patience_.spin;
+  const bool look_at_clock = pauses_ % kPausesPerLook == kPausesPerLook - 1;
+  if (spins && yields_ == 0 && (!look_at_clock || clock_.now() < spin_until_)) {
+    ++pauses_;
+    pause_cpu();
+    return true;
+  }
+  if (!spins && pauses_ < patience_.pauses) {
+    ++pauses_;
+    pause_cpu();
+    return true;
+  }
+  if (yields_ >= patience_.yields) return false;
+  ++yields_;
+  ::sched_yield();
+  return true;
+}
+
 Patience Patience::for_occupancy(WorldSize ranks, int cores) {
   if (ranks.value <= cores) return {.spin = 20us, .pauses = 0, .yields = 100};
   return {.spin = {}, .pauses = 50, .yields = 100};

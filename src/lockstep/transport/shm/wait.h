@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "lockstep/base/clock.h"
@@ -38,6 +39,22 @@ struct alignas(128) Signal {
 };
 static_assert(sizeof(Signal) == 128 && std::atomic<std::uint32_t>::is_always_lock_free);
 
+// What any number of ranks ring and the threads of one rank hear. Zero-filled memory is a valid Bell.
+struct alignas(128) Bell {
+  std::atomic<std::uint32_t> rings;
+  std::atomic<std::uint32_t> sleepers;
+
+  // For who has just stored, in the seq_cst order, what a sleeper's `look` would find. A system call only if
+  // somebody sleeps.
+  void ring();
+  // Wakes sleepers whatever they look for.
+  void wake();
+  // Sleeps until it is rung, at most for `limit`. Not at all if `look`, which is asked when ringers can see
+  // the sleeper, finds that there is something to do.
+  void sleep(const std::function<bool()>& look, Duration limit);
+};
+static_assert(sizeof(Bell) == 128);
+
 // How a wait behaves before it sleeps.
 struct Patience {
   Duration spin = {};  // with the core kept
@@ -56,6 +73,23 @@ class Watch {
   virtual ~Watch() = default;
   // True if there is no sense in waiting any longer.
   virtual bool stop() = 0;
+};
+
+// The part of a wait before it sleeps, for whoever looks in ways of its own.
+class Idling {
+ public:
+  Idling(const Patience& patience, const Clock& clock) : patience_(patience), clock_(clock) {}
+  // Pauses or yields, once; false when it is time to sleep.
+  bool pause();
+  // There was something to do.
+  void reset();
+
+ private:
+  const Patience patience_;
+  const Clock& clock_;
+  base::TimePoint spin_until_{};  // known after the first pause
+  int pauses_ = 0;
+  int yields_ = 0;
 };
 
 // Until all signals have reached `target`, the watch says stop, or the deadline. nudge() makes a sleeper look
