@@ -356,8 +356,9 @@ class OutOfMemory(Case):
 
     def rule(self, plan, outcome):
         killed = outcome.statuses[plan.victims[0]]
-        complaints = [] if killed == -9 else [f"the victim was not killed: {killed}"]
-        # It may ask for shared memory when there is too little left, and say so, before it is killed.
+        # It may ask for shared memory when there is too little left, say so, and leave before it is killed.
+        said_so = any((outcome.event(rank, "failed") or {}).get("failure") == "no_space" for rank in plan.survivors())
+        complaints = [] if killed == -9 or (killed == 0 and said_so) else [f"the victim was not killed: {killed}"]
         return complaints + all_name(plan, outcome, {"peer_died", "no_space"}, set(plan.victims))
 
 

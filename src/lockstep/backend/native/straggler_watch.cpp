@@ -1,5 +1,7 @@
 #include "lockstep/backend/native/straggler_watch.h"
 
+#include <algorithm>
+
 #include "lockstep/base/text.h"
 
 namespace lockstep::backend {
@@ -33,7 +35,8 @@ std::optional<StragglerWatch::Report> StragglerWatch::note(std::uint64_t sequenc
   }
   // What the first one has cost was before the time that is looked at.
   report.time = now - waits_.front().at + waits_.front().lost;
-  if (report.operations < kEnough || report.lost < others || 10 * report.lost < report.time)
+  if (report.operations < kEnough || report.lost < std::max(others, kNotable) ||
+      10 * report.lost < report.time)
     return std::nullopt;
   const auto [at, first] = reported_.try_emplace(last, now);
   if (!first && now - at->second < kPause) return std::nullopt;

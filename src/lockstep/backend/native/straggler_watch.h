@@ -2,7 +2,8 @@
 // know.
 //
 // A rank is a straggler if at least kEnough of the last kWindow operations have waited for it, and for nobody
-// else as long, and a tenth of the time went into that. It is reported at most once a minute.
+// else as long, kNotable or more, and a tenth of the time went into that. It is reported at most once a
+// minute.
 //
 // Thread safety: none. Time is what the caller says it is.
 #pragma once
@@ -23,6 +24,7 @@ class StragglerWatch {
   static constexpr std::uint64_t kWindow = 16;
   static constexpr int kEnough = 8;
   static constexpr Duration kWorth = std::chrono::milliseconds(1);  // less is not counted
+  static constexpr Duration kNotable = std::chrono::milliseconds(100);
   static constexpr Duration kPause = std::chrono::minutes(1);
 
   struct Report {

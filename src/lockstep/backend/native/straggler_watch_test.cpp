@@ -64,6 +64,8 @@ TEST(StragglerWatch, NeitherAreRareOrShortWaits) {
   }
   Group short_ones(500us);
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(short_ones.wait_for(kSlow, 400us)) << i;
+  Group of_short_steps(6ms);  // 80 ms in a window
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(of_short_steps.wait_for(kSlow, 5ms)) << i;
   Group of_long_steps(1s);
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(of_long_steps.wait_for(kSlow, 20ms)) << i;
 }
