@@ -1,11 +1,14 @@
 #include "lockstep/base/error_file.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "lockstep/base/process.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/unique_fd.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::base {
@@ -67,6 +70,30 @@ TEST_F(ErrorFile, BytesThatAreNoTextAreReplaced) {
 
 TEST_F(ErrorFile, AFolderThatIsNotThereIsAnError) {
   EXPECT_FALSE(write_error_file((folder_ / "no" / "error.json").string(), Status::invalid("x")).ok());
+}
+
+TEST_F(ErrorFile, ANoteIsTheFirstErrorUntilItIsWithdrawn) {
+  Environment environment;
+  environment.error_file = path();
+  const ErrorNote note(environment);
+  note.write(peer_died());
+  note.write(Status::invalid("second"));
+  ASSERT_OK_AND_ASSIGN(const ErrorRecord record, read_error_file(path()));
+  EXPECT_EQ(record.status.cause(), peer_died().cause());
+  note.withdraw();
+  EXPECT_FALSE(std::filesystem::exists(path()));
+}
+
+// A spawned rank that goes on after a failure must not be taken for one that failed.
+TEST_F(ErrorFile, NoNoteGoesToTheParentOfASpawnedRank) {
+  const UniqueFd memfd(memfd_create("error", MFD_CLOEXEC));
+  ASSERT_TRUE(memfd);
+  Environment environment;
+  environment.error_file = cat("/proc/self/fd/", memfd.get());
+  ErrorNote(environment).write(peer_died());
+  EXPECT_EQ(lseek(memfd.get(), 0, SEEK_END), 0);
+  ErrorNote().write(peer_died());
+  ErrorNote().withdraw();
 }
 
 TEST_F(ErrorFile, UnderstandsTorchsRecord) {
