@@ -30,7 +30,6 @@ class Case:
     name = ""
     transports = ("shm", "tcp")
     needs_cgroup = False
-    in_short_form = True
     cost = 1  # points of the long form are divided by it: a point of some cases takes seconds
 
     def plan(self, rng, world, transport, point):
@@ -405,7 +404,6 @@ class TooMuch(Case):
     """F29 in the middle of a run: shared memory that its cgroup does not have is an error of that call alone."""
 
     row, name, needs_cgroup, cost = "F29", "too_much", True, 4
-    in_short_form = False  # now and then the kernel kills the rank instead: docs/reliability.md
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)

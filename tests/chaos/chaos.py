@@ -170,7 +170,7 @@ def choose(options, place):
     for case in cases.all_cases(options.jumping_clock):
         if options.case and case.name not in options.case:
             continue
-        if not case.in_short_form or (case.needs_cgroup and not cgroups.probe()):
+        if case.needs_cgroup and not cgroups.probe():
             print(f"{case.name} needs a memory cgroup of its own, which cannot be made here")
             continue
         count = options.points if options.exact else max(1, math.ceil(options.points / case.cost))
@@ -187,7 +187,7 @@ def short_form(options, place):
     """One point of each case, by turns over shared memory and TCP, in small worlds: a few seconds in all."""
     chosen = []
     for index, case in enumerate(cases.all_cases(options.jumping_clock)):
-        if not case.in_short_form or (case.needs_cgroup and not cgroups.probe()):
+        if case.needs_cgroup and not cgroups.probe():
             continue
         transports = [transport for transport in case.transports if transport in place.transports]
         if transports:

@@ -53,8 +53,8 @@ class TwoHosts:
             subprocess.run(["ip", "netns", "delete", space], capture_output=True, timeout=30)
 
     def enter(self, host):
-        """The words before a command that run it on that host."""
-        return ["ip", "netns", "exec", self.spaces[host], "unshare", "--uts", "sh", "-c",
+        """The words before a command that run it on that host. (`ip netns exec` would hide the cgroups' files.)"""
+        return ["nsenter", f"--net=/run/netns/{self.spaces[host]}", "unshare", "--uts", "sh", "-c",
                 f'hostname {NAMES[host]}; exec "$@"', "sh"]
 
     def cut(self):
