@@ -10,6 +10,7 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(Msgpack REQUIRED)
 if(LOCKSTEP_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)  # the C++ bindings that MPI no longer has
   find_package(MPI 3.1 QUIET COMPONENTS CXX)

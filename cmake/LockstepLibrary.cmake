@@ -38,7 +38,7 @@ function(lockstep_library)
   lockstep_resolve_deps(private_deps ${arg_PRIVATE_DEPS})
 
   # A header-only library that no header of ours includes is no business of the one who links an installed Lockstep.
-  list(TRANSFORM private_deps REPLACE "^(nlohmann_json::.+)$" "$<BUILD_INTERFACE:\\1>")
+  list(TRANSFORM private_deps REPLACE "^((nlohmann_json|Msgpack)::.+)$" "$<BUILD_INTERFACE:\\1>")
 
   if(arg_SRCS)
     set(scope PUBLIC)

@@ -29,6 +29,7 @@ libgmock-dev
 libgtest-dev
 libhwloc-dev
 libhwy-dev
+libmsgpack-cxx-dev
 libspdlog-dev
 libssl-dev
 mold mold

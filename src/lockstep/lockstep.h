@@ -16,6 +16,7 @@
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/init.h"
 #include "lockstep/tensor/messages.h"
+#include "lockstep/tensor/objects.h"
 #include "lockstep/tensor/process_group.h"
 #include "lockstep/tensor/reduction.h"
 #include "lockstep/tensor/work_handle.h"

@@ -1,0 +1,10 @@
+# Defines Msgpack::headers: msgpack-cxx, header only, without Boost. (Its own CMake package asks for Boost.)
+find_path(Msgpack_INCLUDE_DIR msgpack.hpp)
+mark_as_advanced(Msgpack_INCLUDE_DIR)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(Msgpack REQUIRED_VARS Msgpack_INCLUDE_DIR)
+if(Msgpack_FOUND AND NOT TARGET Msgpack::headers)
+  add_library(Msgpack::headers INTERFACE IMPORTED)
+  set_target_properties(Msgpack::headers PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${Msgpack_INCLUDE_DIR}" INTERFACE_COMPILE_DEFINITIONS MSGPACK_NO_BOOST)
+endif()
