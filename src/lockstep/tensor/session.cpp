@@ -6,6 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/window_state.h"
 
 namespace lockstep::tensor {
 namespace {
@@ -277,10 +278,55 @@ std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, con
     ended = std::exchange(groups_, {group});
     default_ = group;
   }
+  close_windows();
   for (const auto& old : ended) {
     if (const std::shared_ptr<GroupState> held = old.lock()) held->close();
   }
   return group;
+}
+
+Result<SharedMemory> Session::allocate(Bytes size) const {
+  std::shared_ptr<World> world;
+  {
+    const MutexLock lock(mutex_);
+    if (worlds_.empty()) return Status::invalid("the world was left", {.failure = Failure::kClosed});
+    world = worlds_.front().world;
+  }
+  return world->allocate(size);
+}
+
+std::shared_ptr<WindowState> Session::make_window(const char* call, const std::shared_ptr<GroupState>& group,
+                                                  Bytes size, std::optional<Duration> timeout) {
+  const Rank at{group->global_rank()};
+  const DeviceWorld from = world(call);
+  auto* const maker = dynamic_cast<backend::WindowMaker*>(from.world.get());
+  if (maker == nullptr)
+    refuse(cat("rank ", at, ": ", call, ": the backend ", base::quoted(from.backend), " has no windows."),
+           at);
+  const Making making(*this, call);
+  GroupOptions options{.timeout = timeout ? *timeout : group->any_backend(call)->timeout()};
+  auto made = maker->open_window(group->world_ranks(), size, options);
+  throw_if_error(made.status().with_prefix(cat("rank ", at, ": ", call, ": ")), at);
+  // Keeps the world, which outlives its groups.
+  std::shared_ptr<backend::Window> window(made->release(),
+                                          [world = from.world](backend::Window* held) { delete held; });
+  auto state = std::make_shared<WindowState>(std::move(window), group);
+  const MutexLock lock(mutex_);
+  std::erase_if(windows_, [](const auto& other) { return other.expired(); });
+  windows_.push_back(state);
+  return state;
+}
+
+// Windows end before the world of their groups.
+void Session::close_windows() {
+  std::vector<std::weak_ptr<WindowState>> ended;
+  {
+    const MutexLock lock(mutex_);
+    ended = std::exchange(windows_, {});
+  }
+  for (const auto& old : ended) {
+    if (const std::shared_ptr<WindowState> held = old.lock()) held->close();
+  }
 }
 
 void Session::forget(const std::shared_ptr<GroupState>& group) {
@@ -290,6 +336,7 @@ void Session::forget(const std::shared_ptr<GroupState>& group) {
 }
 
 void Session::close() {
+  close_windows();
   std::vector<std::weak_ptr<GroupState>> ended;
   std::vector<DeviceWorld> worlds;  // outlive their groups
   {

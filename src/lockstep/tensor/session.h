@@ -20,6 +20,8 @@
 
 namespace lockstep::tensor {
 
+class WindowState;
+
 struct NewGroup {
   std::optional<std::string> name = {};
   std::string description = {};
@@ -47,6 +49,11 @@ class Session {
                                     const NewGroup& options);
   // Those that are left have a new default group afterwards, and every earlier group is closed.
   std::shared_ptr<GroupState> shrink(const std::vector<int>& exclude, const NewGroup& options);
+  // As World::allocate(). kInvalid once it is closed.
+  Result<SharedMemory> allocate(Bytes size) const;
+  // Collective of `group`. Ends with the session at the latest. Throws.
+  std::shared_ptr<WindowState> make_window(const char* call, const std::shared_ptr<GroupState>& group,
+                                           Bytes size, std::optional<Duration> timeout);
   void forget(const std::shared_ptr<GroupState>& group);
   void close();
 
@@ -68,6 +75,7 @@ class Session {
   // world, which stay the same when it is shrunk.
   std::string unique_name(const std::string& name, const std::vector<Rank>& members);
   Duration timeout_of(const NewGroup& options) const;
+  void close_windows();
 
   const int local_rank_;
   const int local_size_;
@@ -75,6 +83,7 @@ class Session {
   std::vector<DeviceWorld> worlds_ LOCKSTEP_GUARDED_BY(mutex_);  // empty once it is closed
   std::shared_ptr<GroupState> default_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<GroupState>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<WindowState>> windows_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::vector<Rank>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
   bool making_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // a thread makes a group that has no name of its own
 };

@@ -294,6 +294,12 @@ Status NativeGroup::failure() const {
   return parts_.communicator ? told(parts_.communicator->failure()) : Status();
 }
 
+Counters NativeGroup::counters() const {
+  if (!parts_.communicator) return {};
+  const transport::shm::Board::Counters counted = parts_.communicator->board().counters();
+  return {.staged = counted.staged, .slept = counted.slept};
+}
+
 Status NativeGroup::end(const Status& why, const Deadline& deadline) {
   stop(why);
   if (pending_->wait(deadline)) return {};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/backend/counting.h"
 #include "lockstep/backend/native/mail.h"
 #include "lockstep/backend/native/straggler_watch.h"
 #include "lockstep/backend/op_queue.h"
@@ -42,7 +43,7 @@ struct NativeGroupParts {
   ErrorNote error_note;  // hears what ends the group
 };
 
-class NativeGroup final : public Backend {
+class NativeGroup final : public Backend, public Counting {
  public:
   NativeGroup(NativeGroupParts parts, const Clock& clock);
   ~NativeGroup() override;
@@ -65,6 +66,7 @@ class NativeGroup final : public Backend {
 
   Status failure() const override;
   void abort(const Status& given) override;
+  Counters counters() const override;
   std::uint64_t id() const { return parts_.id; }
   // As abort(); afterwards no operation of the group touches memory. kTimeout if messages do not end.
   Status end(const Status& why, const Deadline& deadline);

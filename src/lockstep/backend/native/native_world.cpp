@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "lockstep/backend/native/native_window.h"
 #include "lockstep/backend/native/setup_watch.h"
 #include "lockstep/backend/native/tuner.h"
 #include "lockstep/base/check.h"
@@ -425,8 +426,19 @@ Result<SharedMemory> NativeWorld::allocate(Bytes size) {
   }
   LOCKSTEP_ASSIGN(const transport::shm::Heap::Range range, domain_->heap().allocate(size));
   std::shared_ptr<const void> owner(
-      range.data, [domain = domain_, offset = range.offset](const void*) { domain->heap().free(offset); });
+      range.data, [domain = domain_, offset = range.offset, made = fork_generation_](const void*) {
+        if (base::fork_generation() == made) domain->heap().free(offset);  // else it is the parent's
+      });
   return SharedMemory{.bytes = {range.data, size.value}, .owner = std::move(owner)};
+}
+
+Result<std::unique_ptr<Window>> NativeWorld::open_window(const std::vector<Rank>& members, Bytes size,
+                                                         const GroupOptions& options) {
+  LOCKSTEP_ASSIGN(std::unique_ptr<Backend> group, new_group(members, options));
+  LOCKSTEP_ASSIGN(std::unique_ptr<NativeWindow> window,
+                  NativeWindow::make({.group = std::move(group), .domain = domain_, .patience = patience()},
+                                     size, clock_));
+  return std::unique_ptr<Window>(std::move(window));
 }
 
 Result<std::unique_ptr<World>> World::join(const WorldOptions& options, const Environment& environment) {

@@ -12,6 +12,7 @@
 #include "lockstep/backend/native/mail.h"
 #include "lockstep/backend/native/monitor.h"
 #include "lockstep/backend/native/native_group.h"
+#include "lockstep/backend/window.h"
 #include "lockstep/backend/world.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/transport/link/door.h"
@@ -19,7 +20,7 @@
 
 namespace lockstep::backend {
 
-class NativeWorld final : public World {
+class NativeWorld final : public World, public WindowMaker {
  public:
   static Result<std::unique_ptr<NativeWorld>> make(const WorldOptions& options, Rendezvous rendezvous,
                                                    const Clock& clock);
@@ -31,6 +32,8 @@ class NativeWorld final : public World {
                                              const GroupOptions& options) override;
   Result<std::unique_ptr<Backend>> shrink(const ShrinkOptions& options) override;
   Result<SharedMemory> allocate(Bytes size) override;
+  Result<std::unique_ptr<Window>> open_window(const std::vector<Rank>& members, Bytes size,
+                                              const GroupOptions& options) override;
 
  private:
   class Shrink;

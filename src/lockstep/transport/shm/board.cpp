@@ -113,10 +113,13 @@ class Board::Lookout final : public Watch {
     if (board_.blocks_[0]->failed()) return true;
     noticed_ = board_.look_around(signals_, round_);
     if (noticed_.ok() && has_slept_) noticed_ = board_.look_also_();
+    if (!has_slept_) since_ = Clock::steady().now();
     has_slept_ = true;
     sleeps_ = true;
     return !noticed_.ok();
   }
+  // For how long, until now.
+  Duration slept() const { return has_slept_ ? Clock::steady().now() - since_ : Duration::zero(); }
   // Why it stopped.
   Status reason() const { return noticed_.ok() ? board_.known_failure() : noticed_; }
 
@@ -126,6 +129,7 @@ class Board::Lookout final : public Watch {
   const std::uint32_t round_;
   bool& sleeps_;  // the board's, of the whole operation
   bool has_slept_ = false;
+  base::TimePoint since_{};  // if it has
   Status noticed_;
 };
 
@@ -201,6 +205,7 @@ void Board::post(const Header& header, std::uint64_t offset, Bytes size) {
 
 void Board::post_staging(const Header& header, Bytes size) {
   const ByteSpan bytes = staging();
+  staged_bytes_.store(staged_bytes_.load(std::memory_order_relaxed) + size.value, std::memory_order_relaxed);
   post(header, *domain_.heap().offset_of(bytes.data(), size), size);
 }
 
@@ -225,6 +230,9 @@ std::byte* Board::range_of(int peer, const Posting& posting) const {
 Status Board::wait_for(std::span<Signal* const> signals, std::uint32_t round, const Deadline& deadline) {
   Lookout lookout(*this, signals, round, has_slept_);
   const Waited outcome = wait_for_all(signals, round, lookout, deadline, patience_);
+  const Duration slept = lookout.slept();
+  if (slept > Duration::zero())
+    slept_.store(slept_.load(std::memory_order_relaxed) + slept.count(), std::memory_order_relaxed);
   if (outcome == Waited::kReached) return {};
   if (outcome == Waited::kStopped) return lookout.reason();
   std::vector<Rank> missing;

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -123,6 +124,15 @@ class Board {
     Duration after;
   };
   std::optional<Latest> last_to_enter() const;
+  // Since it was made: how much was posted as a copy in staging(), and how long waits have slept. Any thread.
+  struct Counters {
+    Bytes staged;
+    Duration slept;
+  };
+  Counters counters() const {
+    return {.staged = Bytes{staged_bytes_.load(std::memory_order_relaxed)},
+            .slept = Duration(slept_.load(std::memory_order_relaxed))};
+  }
   // The ranks of those that have not begun it, and are in no earlier one either.
   std::vector<Rank> absent_from(std::uint64_t sequence) const;
 
@@ -178,6 +188,9 @@ class Board {
   bool has_slept_ = false;        // in it
   bool had_slept_ = false;        // in the one before
   std::uint32_t agreed_ = 0;      // the last one of which all_agree() was said
+  // Written by whoever runs a round.
+  std::atomic<std::uint64_t> staged_bytes_ = 0;
+  std::atomic<Duration::rep> slept_ = 0;
   std::function<Status()> look_also_ = [] { return Status(); };
 };
 
