@@ -10,6 +10,7 @@
 
 #include "lockstep/backend/world.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/tensor/backend_source.h"
 #include "lockstep/tensor/coalescing.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/errors.h"

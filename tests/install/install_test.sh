@@ -69,8 +69,10 @@ refused torch "and works with no other, but the one in $work/other/share/cmake/T
   -DTorch_DIR="$work/other/share/cmake/Torch"
 
 cmake -S "$consumer" -B "$work/torch" -G Ninja -DCMAKE_PREFIX_PATH="$work/moved" -DCOMPONENT=torch \
-  -DTorch_DIR="$torch_dir" >"$work/torch.log" 2>&1 || { cat "$work/torch.log"; fail "torch: it does not configure"; }
-cmake --build "$work/torch" --target tensors >"$work/torch.log" 2>&1 || { cat "$work/torch.log"; fail "torch: it does not build"; }
+  -DEXAMPLES="$consumer/../../examples" -DTorch_DIR="$torch_dir" >"$work/torch.log" 2>&1 || { cat "$work/torch.log"; fail "torch: it does not configure"; }
+cmake --build "$work/torch" --target tensors own_backend >"$work/torch.log" 2>&1 || { cat "$work/torch.log"; fail "torch: it does not build"; }
 printed=$("$work/moved/bin/lockstep" run --nproc 2 "$work/torch/tensors")
 [ "$(grep -c 'the sum over 2 ranks is 3' <<<"$printed")" = 2 ] || fail "tensors printed: $printed"
+python3 "$consumer/../../examples/expected_output_test.py" "$work/moved/bin/lockstep" 3 "$work/torch/own_backend" \
+  "$consumer/../../examples/04_own_backend/expected_output.txt" || fail "own_backend"
 echo "installed, moved, consumed, with torch and without; unknown components and another torch refused"

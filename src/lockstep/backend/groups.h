@@ -3,9 +3,11 @@
 // Thread safety: any thread; the ranks of a new group must make their groups in the same order.
 // Lifetime: outlives its groups (this is checked).
 // In a forked child every operation is kForked, and destruction touches nothing of the parent's.
-// Implemented by World (world.h), which can do more, and over MPI (mpi/mpi_world.h).
+// Implemented by World (world.h), which can do more, over MPI (mpi/mpi_world.h), and for backends of one's
+// own (rendezvous_groups.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,12 +32,21 @@ struct SplitBy {
   int key = 0;                    // orders the ranks of a colour; those with equal keys keep their order
 };
 
+// For backends that do not compare by themselves what the ranks call (mpi, borrowed): whether they do it
+// before each collective, by one small exchange more, which finds ranks that call different operations,
+// types, sizes, reductions or roots (kDesync). Without it such calls give an error of the library below,
+// wrong bytes, or a timeout.
+enum class CompareCalls : std::uint8_t { kAlways, kNever };
+
 class Groups {
  public:
   virtual ~Groups() = default;
 
   virtual Rank rank() const = 0;
   virtual WorldSize size() const = 0;
+  // Among the ranks of this host.
+  virtual Rank local_rank() const = 0;
+  virtual WorldSize local_size() const = 0;
 
   // All ranks.
   virtual Backend& group() = 0;
@@ -51,6 +62,7 @@ class Groups {
 }  // namespace lockstep::backend
 
 namespace lockstep {
+using backend::CompareCalls;
 using backend::GroupOptions;
 using backend::Groups;
 using backend::SplitBy;

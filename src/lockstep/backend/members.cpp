@@ -1,7 +1,9 @@
 #include "lockstep/backend/members.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "lockstep/base/crypto.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::backend {
@@ -17,6 +19,15 @@ Status check_members(const std::vector<Rank>& members, Rank rank, WorldSize size
   if (twice || !size.contains(sorted.front()) || !size.contains(sorted.back()))
     return Status::invalid(cat("the members of a group are different ranks below ", size), {.rank = rank});
   return {};
+}
+
+std::uint64_t group_id(std::string_view name, const std::vector<Rank>& members) {
+  std::string whole(name);
+  for (const Rank member : members) whole += cat('/', member);
+  const base::Digest digest = base::sha256(bytes_of(whole));
+  std::uint64_t number = 0;
+  std::memcpy(&number, digest.data(), sizeof(number));
+  return number;
 }
 
 std::string GroupNames::next(const std::vector<Rank>& members) {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/backend/groups.h"
+#include "lockstep/backend/rendezvous_groups.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/status.h"
@@ -76,15 +76,12 @@ struct SharedMemory {
   std::shared_ptr<const void> owner = {};
 };
 
-class World : public Groups {
+class World : public RendezvousGroups {
  public:
   // kInvalid, kTimeout and the rest as rendezvous(); kNoSpace if there is no shared memory.
   // Without an environment: the process's own, which also says what is logged (LOCKSTEP_LOG).
   static Result<std::unique_ptr<World>> join(const WorldOptions& options = {});
   static Result<std::unique_ptr<World>> join(const WorldOptions& options, const Environment& environment);
-  virtual const Rendezvous& rendezvous() const = 0;
-  Rank rank() const final { return rendezvous().rank; }
-  WorldSize size() const final { return rendezvous().world_size; }
 
   // Called by all ranks that are left, mostly after a failure: they agree on who that is, and go on without
   // those that are dead, have stopped, cannot be reached, do not come or are excluded. Gives their group, in

@@ -112,8 +112,6 @@ bool is_initialized() {
   return slot().session != nullptr;
 }
 
-bool is_backend_available(std::string_view backend) { return backend == "native"; }
-
 bool is_torchelastic_launched() {
   const auto environment = Environment::read();
   return environment.ok() && environment->torchelastic_run_id.has_value();

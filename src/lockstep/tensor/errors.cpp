@@ -20,6 +20,8 @@ std::exception_ptr by_code(const Status& status, std::optional<Rank> at) {
       return make<TimeoutError>(status, at);
     case Code::kDisconnected:
       return make<DistNetworkError>(status, at);
+    case Code::kUnsupported:
+      return make<Unsupported>(status, at);
     default:
       return make<DistBackendError>(status, at);
   }

@@ -6,6 +6,7 @@
 //     DistError
 //       DistBackendError   the group is dead, and says so again on every later call
 //         PeerDied, PeerStalled, Desync, RemoteError, LeftOut, GroupClosed, OutOfResources
+//         Unsupported      what this backend cannot do: the group lives on
 //       DistNetworkError
 //         SocketError, TimeoutError (MissingRanks), PeerUnreachable, CorruptFrame
 //       DistStoreError
@@ -97,6 +98,10 @@ class OutOfResources : public DistBackendError {
   using DistBackendError::DistBackendError;
 };
 
+class Unsupported : public DistBackendError {
+  using DistBackendError::DistBackendError;
+};
+
 class DistNetworkError : public DistError {
   using DistError::DistError;
 };
@@ -158,4 +163,5 @@ using tensor::RemoteError;
 using tensor::SocketError;
 using tensor::StoreLost;
 using tensor::TimeoutError;
+using tensor::Unsupported;
 }  // namespace lockstep

@@ -44,6 +44,7 @@ TEST(Errors, EveryFailureHasItsPlaceInTheTree) {
   EXPECT_TRUE(is<TimeoutError>(failed(Code::kTimeout, Failure::kNone)));
   EXPECT_TRUE(is<DistNetworkError>(failed(Code::kDisconnected, Failure::kNone)));
   EXPECT_TRUE(is<DistBackendError>(failed(Code::kInternal, Failure::kNone)));
+  EXPECT_TRUE(is<Unsupported>(failed(Code::kUnsupported, Failure::kNone)));
 }
 
 TEST(Errors, TheTreeIsTorchs) {

@@ -16,6 +16,7 @@ std::string device_text(c10::DeviceType device) { return c10::DeviceTypeName(dev
 GroupState::GroupState(Parts parts)
     : name_(std::move(parts.name)),
       description_(std::move(parts.description)),
+      backend_text_(std::move(parts.backend)),
       ranks_(std::move(parts.ranks)),
       world_ranks_(std::move(parts.world_ranks)),
       rank_(parts.rank),
@@ -75,6 +76,12 @@ std::string GroupState::config() const {
   parts.reserve(names_.size());
   for (const auto& [type, name] : names_) parts.push_back(cat(device_text(type), ":", name));
   return base::join(parts, ",");
+}
+
+void GroupState::set_timeout(Duration timeout) {
+  const MutexLock lock(mutex_);
+  if (backends_.empty()) throw_closed("set_timeout");
+  for (const DeviceBackend& entry : backends_) entry.backend->set_timeout(timeout);
 }
 
 bool GroupState::is_closed() const {

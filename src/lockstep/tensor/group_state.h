@@ -27,6 +27,7 @@ class GroupState {
   struct Parts {
     std::string name;
     std::string description = {};
+    std::string backend = {};            // as it was given to init_process_group()
     std::vector<int> ranks = {};         // global, by rank in the group
     std::vector<Rank> world_ranks = {};  // of the same
     int rank = -1;                       // in the group
@@ -53,7 +54,11 @@ class GroupState {
   // The first device's, for what moves no tensor.
   std::shared_ptr<Backend> any_backend(const char* call) const;
   const std::string& backend_name(c10::DeviceType device) const;
+  const std::string& backend_text() const { return backend_text_; }
   std::string config() const;  // "cpu:native"
+
+  // Of the backends of all devices.
+  void set_timeout(Duration timeout);
 
   bool is_closed() const;
   // Leaves the group. What runs in another thread meanwhile ends with GroupClosed.
@@ -64,6 +69,7 @@ class GroupState {
 
   const std::string name_;
   const std::string description_;
+  const std::string backend_text_;
   const std::vector<int> ranks_;
   const std::vector<Rank> world_ranks_;
   const int rank_;

@@ -58,7 +58,7 @@ Subgroups make_own(const char* call, std::vector<std::vector<int>> lists, const 
 int get_rank(const ProcessGroup& group) { return group.state("get_rank")->rank(); }
 int get_world_size(const ProcessGroup& group) { return group.state("get_world_size")->size(); }
 int get_node_local_rank() { return current_session("get_node_local_rank")->local_rank(); }
-std::string get_backend(const ProcessGroup& group) { return group.backend_name(); }
+std::string get_backend(const ProcessGroup& group) { return group.state("get_backend")->backend_text(); }
 std::string get_backend_config(const ProcessGroup& group) { return group.backend_config(); }
 int get_pg_count() { return current_session("get_pg_count")->group_count(); }
 void set_timeout(Duration timeout, const ProcessGroup& group) { group.set_timeout(timeout); }

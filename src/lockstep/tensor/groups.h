@@ -34,8 +34,10 @@ int get_rank(const ProcessGroup& group = {});
 int get_world_size(const ProcessGroup& group = {});
 // Among the ranks of this host.
 int get_node_local_rank();
-std::string get_backend(const ProcessGroup& group = {});         // "native"
-std::string get_backend_config(const ProcessGroup& group = {});  // "cpu:native"
+// As it was given to init_process_group(): "native", "cpu:native,cuda:mine".
+std::string get_backend(const ProcessGroup& group = {});
+// For each device: "cpu:native".
+std::string get_backend_config(const ProcessGroup& group = {});
 std::string get_default_backend_for_device(c10::DeviceType device);
 // How many groups there are, the default group included.
 int get_pg_count();

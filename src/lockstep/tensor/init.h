@@ -9,8 +9,6 @@
 // Thread safety: any thread; a second init while one is under way, or done, is InvalidArgument.
 #pragma once
 
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,18 +18,17 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/store/store.h"
+#include "lockstep/tensor/backend_source.h"
 #include "lockstep/tensor/process_group.h"
 
 namespace lockstep::tensor {
 
 class Session;
 
-// Makes the world of a backend: joins the other ranks, and gives what groups are made from.
-using WorldFactory = std::function<Result<std::unique_ptr<World>>(const WorldOptions&, const Environment&)>;
-
 struct InitOptions {
   // Behaviour, as torch's arguments of these names.
-  // A name, or a name for each device: "native", "cpu:native".
+  // A name, or a name for each device: "native", "mpi", "cpu:native,cuda:mine". With mpi, rank and world size
+  // are MPI's: others that are given are ignored, and the log says so.
   std::string backend = "native";
   std::optional<std::string> init_method = {};  // a URL; else env://
   std::shared_ptr<Store> store = {};            // instead of a URL; shared with the caller
@@ -40,8 +37,8 @@ struct InitOptions {
   std::optional<Duration> timeout = {};  // of an operation; else 30 min
   std::string group_name = "world";
   std::string group_desc = "default group";
-  // Backends from outside, by name. There is no registry: who wants one passes it here.
-  std::map<std::string, WorldFactory, std::less<>> backends = {};
+  // Backends from outside, by name (backend_source.h).
+  BackendSources backends = {};
   // What torch calls pg_options. Its rendezvous may not say again what is said above.
   WorldOptions world = {};
   std::optional<Environment> environment = {};  // else the process's own, which also says what is logged
@@ -75,10 +72,6 @@ void destroy_process_group(const ProcessGroup& group);
 
 bool is_initialized();
 inline bool is_available() { return true; }
-// Whether `backend` can be named without a factory of one's own.
-bool is_backend_available(std::string_view backend);
-inline bool is_mpi_available() { return is_backend_available("mpi"); }
-inline bool is_nccl_available() { return is_backend_available("nccl"); }
 // Whether torchrun, or a launcher that sets its variables, has started this process.
 bool is_torchelastic_launched();
 
@@ -89,11 +82,7 @@ using tensor::destroy_process_group;
 using tensor::init_process_group;
 using tensor::InitOptions;
 using tensor::is_available;
-using tensor::is_backend_available;
 using tensor::is_initialized;
-using tensor::is_mpi_available;
-using tensor::is_nccl_available;
 using tensor::is_torchelastic_launched;
-using tensor::WorldFactory;
 using tensor::WorldHandle;
 }  // namespace lockstep

@@ -22,9 +22,7 @@ std::string ProcessGroup::backend_name(c10::DeviceType device) const {
 }
 std::string ProcessGroup::backend_config() const { return state("get_backend_config")->config(); }
 Duration ProcessGroup::timeout() const { return state("timeout")->any_backend("timeout")->timeout(); }
-void ProcessGroup::set_timeout(Duration timeout) const {
-  state("set_timeout")->any_backend("set_timeout")->set_timeout(timeout);
-}
+void ProcessGroup::set_timeout(Duration timeout) const { state("set_timeout")->set_timeout(timeout); }
 std::shared_ptr<Backend> ProcessGroup::backend(c10::DeviceType device) const {
   return state("backend")->backend("backend", device);
 }

@@ -58,7 +58,7 @@ TEST(Init, RefusesWhatCannotBeMeant) {
       (void)init_process_group(options);
     };
     expect_error([&] { init({.backend = "nccl"}); }, {"\"nccl\"", "native"});
-    expect_error([&] { init({.backend = "cuda:native"}); }, {"\"cuda\"", "cpu"});
+    expect_error([&] { init({.backend = "cuda:native"}); }, {"\"native\"", "cuda", "cpu"});
     expect_error([&] { init({.backend = "cpu:native,cpu:native"}); }, {"twice"});
     expect_error([&] { init({.backend = "cpu:"}); }, {"neither a name nor a list"});
     expect_error([&] { init({.rank = 0, .world = {.rendezvous = {.rank = Rank{0}}}}); },
@@ -101,14 +101,17 @@ TEST(Init, AHandleDoesNotEndTheNextWorld) {
 TEST(Init, TakesABackendFromOutside) {
   EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
     int made = 0;
-    const WorldFactory mine = [&](const WorldOptions& options, const Environment& environment) {
+    const JoinGroups mine = [&](const WorldOptions& options,
+                                const Environment& environment) -> Result<std::unique_ptr<Groups>> {
       ++made;
-      return World::join(options, environment);
+      LOCKSTEP_ASSIGN(std::unique_ptr<World> joined, World::join(options, environment));
+      return std::unique_ptr<Groups>(std::move(joined));
     };
     const auto world = init_process_group(
-        {.backend = "cpu:mine", .backends = {{"mine", mine}}, .environment = rank.environment});
+        {.backend = "cpu:mine", .backends = {{"mine", {mine}}}, .environment = rank.environment});
     EXPECT_EQ(made, 1);
-    EXPECT_EQ(get_backend(), "mine");
+    EXPECT_EQ(get_backend(), "cpu:mine");
+    EXPECT_EQ(ProcessGroup().backend_name(), "mine");
     expect_sum({}, 3);
   }));
 }

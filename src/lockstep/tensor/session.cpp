@@ -5,6 +5,8 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/store/prefix_store.h"
+#include "lockstep/tensor/backend_source.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/window_state.h"
 
@@ -13,10 +15,6 @@ namespace {
 
 [[noreturn]] void refuse(std::string message, std::optional<Rank> at = {}) {
   throw_error(Status::invalid(std::move(message)), at);
-}
-
-Result<std::unique_ptr<World>> join_native(const WorldOptions& options, const Environment& environment) {
-  return World::join(options, environment);
 }
 
 // What is said twice is refused: nobody could say which one counts.
@@ -41,16 +39,6 @@ WorldOptions world_options(const InitOptions& options) {
   return world;
 }
 
-const WorldFactory& factory_of(const InitOptions& options, const std::string& name) {
-  static const WorldFactory native = join_native;
-  if (const auto found = options.backends.find(name); found != options.backends.end()) return found->second;
-  if (name == "native") return native;
-  std::vector<std::string> known{"native"};
-  for (const auto& [other, factory] : options.backends) known.push_back(other);
-  refuse(cat("init_process_group: there is no backend ", base::quoted(name),
-             "; there is: ", base::join(known), ". Pass a factory for others in InitOptions::backends."));
-}
-
 Environment environment_of(const InitOptions& options) {
   if (options.environment) return *options.environment;
   auto environment = Environment::read();
@@ -60,11 +48,19 @@ Environment environment_of(const InitOptions& options) {
 }
 
 // A control block of its own, so that its count is that of the users of this backend.
-std::shared_ptr<Backend> share(const std::shared_ptr<World>& world, std::unique_ptr<Backend> made) {
-  return {made.release(), [world](Backend* backend) { delete backend; }};
+std::shared_ptr<Backend> share(const std::shared_ptr<Groups>& groups, std::unique_ptr<Backend> made) {
+  return {made.release(), [groups](Backend* backend) { delete backend; }};
 }
-std::shared_ptr<Backend> share_whole(const std::shared_ptr<World>& world) {
-  return {&world->group(), [world](Backend*) {}};
+std::shared_ptr<Backend> share_whole(const std::shared_ptr<Groups>& groups) {
+  return {&groups->group(), [groups](Backend*) {}};
+}
+
+// How the ranks meet again for the next device: in the store of those that have met already.
+void meet_in_store_of(const RendezvousGroups& first, const std::string& device, RendezvousOptions& next) {
+  next.url.reset();
+  next.store = std::make_shared<store::PrefixStore>(cat("device/", device), first.rendezvous().store);
+  next.rank = first.rank();
+  next.world_size = first.size();
 }
 
 }  // namespace
@@ -94,67 +90,87 @@ class Session::Making {
   Session& session_;
 };
 
-std::vector<std::pair<c10::DeviceType, std::string>> parse_backend_config(std::string_view text) {
-  if (text.find(':') == std::string_view::npos) return {{c10::DeviceType::CPU, std::string(text)}};
-  std::vector<std::pair<c10::DeviceType, std::string>> config;
-  for (const std::string& part : base::split(text, ',')) {
-    const std::vector<std::string> words = base::split(part, ':');
-    if (words.size() != 2 || words[0].empty() || words[1].empty()) {
-      refuse(cat("init_process_group: the backend ", base::quoted(text),
-                 " is neither a name nor a list as \"cpu:native\"."));
-    }
-    if (words[0] != "cpu") {
-      refuse(cat("init_process_group: ", base::quoted(words[0]), " in the backend ", base::quoted(text),
-                 " is no device that groups have a backend for; there is: cpu."));
-    }
-    if (!config.empty())
-      refuse(cat("init_process_group: the backend ", base::quoted(text), " names cpu twice."));
-    config.emplace_back(c10::DeviceType::CPU, words[1]);
-  }
-  return config;
+std::shared_ptr<Session> Session::open(const InitOptions& options) {
+  return std::shared_ptr<Session>(new Session(join(options, environment_of(options)), options));
 }
 
-std::shared_ptr<Session> Session::open(const InitOptions& options) {
-  const Environment environment = environment_of(options);
-  const WorldOptions joining = world_options(options);
+std::vector<Session::DeviceWorld> Session::join(const InitOptions& options, const Environment& environment) {
+  WorldOptions joining = world_options(options);
+  std::optional<Rank> at = joining.rendezvous.rank;
+  if (!at && environment.rank) at = Rank{*environment.rank};
   std::vector<DeviceWorld> worlds;
-  for (const auto& [device, name] : parse_backend_config(options.backend)) {
-    auto world = factory_of(options, name)(joining, environment);
-    std::optional<Rank> at = joining.rendezvous.rank;
-    if (!at && environment.rank) at = Rank{*environment.rank};
-    throw_if_error(world.status(), at);
-    worlds.push_back({device, name, std::move(*world)});
+  for (const auto& [device, backend] : parse_backend_config(options.backend, options.backends))
+    worlds.push_back({device, backend, nullptr});
+  // Whoever is first has the store, in which the ranks meet for the others.
+  std::vector<DeviceWorld*> order;
+  for (DeviceWorld& world : worlds) order.push_back(&world);
+  std::stable_partition(order.begin(), order.end(),
+                        [](const auto* world) { return world->backend == "native"; });
+  const std::shared_ptr<Groups>& first = order.front()->groups;
+  for (DeviceWorld* const world : order) {
+    if (const auto* const met = dynamic_cast<const RendezvousGroups*>(first.get())) {
+      meet_in_store_of(*met, c10::DeviceTypeName(world->device, /*lower_case=*/true), joining.rendezvous);
+    }
+    auto groups = find_backend(world->backend, options.backends).join(joining, environment);
+    throw_if_error(groups.status(), at);
+    // The first outlives the others.
+    world->groups = {groups->release(), [first = first](const Groups* all) { delete all; }};
+    if (world->groups->rank() != first->rank() || world->groups->size() != first->size()) {
+      refuse(
+          cat("init_process_group: this is rank ", first->rank(), " of ", first->size(), " with the backend ",
+              base::quoted(order.front()->backend), ", but rank ", world->groups->rank(), " of ",
+              world->groups->size(), " with ", base::quoted(world->backend), "."),
+          first->rank());
+    }
   }
-  return std::shared_ptr<Session>(new Session(std::move(worlds), options));
+  return worlds;
 }
 
 Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options)
-    : local_rank_(worlds.front().world->rendezvous().local_rank.value),
-      local_size_(worlds.front().world->rendezvous().local_size.value),
+    : backend_(options.backend),
+      local_rank_(worlds.front().groups->local_rank().value),
+      local_size_(worlds.front().groups->local_size().value),
       worlds_(std::move(worlds)) {
   const MutexLock lock(mutex_);
-  GroupState::Parts parts{.name = options.group_name, .description = options.group_desc};
-  Backend& first = worlds_.front().world->group();
+  GroupState::Parts parts{
+      .name = options.group_name, .description = options.group_desc, .backend = options.backend};
+  Backend& first = worlds_.front().groups->group();
   parts.rank = parts.global_rank = first.rank().value;
   for (int i = 0; i < first.size().value; ++i) {
     parts.ranks.push_back(i);
     parts.world_ranks.push_back(first.world_rank(Rank{i}));
   }
   for (const DeviceWorld& world : worlds_)
-    parts.backends.push_back({world.device, world.backend, share_whole(world.world)});
+    parts.backends.push_back({world.device, world.backend, share_whole(world.groups)});
   default_ = std::make_shared<GroupState>(std::move(parts));
   groups_.push_back(default_);
 }
 
 Session::~Session() { close(); }
 
-Session::DeviceWorld Session::world(const char* call) const {
+std::vector<Session::DeviceWorld> Session::worlds(const char* call) const {
   const MutexLock lock(mutex_);
   if (worlds_.empty()) {
     refuse(cat("rank ", default_->rank(), ": ", call, ": the world was left meanwhile."),
            Rank{default_->rank()});
   }
-  return worlds_.front();
+  return worlds_;
+}
+
+std::shared_ptr<World> Session::find_native(const std::vector<DeviceWorld>& worlds) {
+  for (const DeviceWorld& world : worlds)
+    if (std::shared_ptr<World> found = std::dynamic_pointer_cast<World>(world.groups)) return found;
+  return nullptr;
+}
+
+std::shared_ptr<World> Session::native_world(const char* call) const {
+  const std::vector<DeviceWorld> all = worlds(call);
+  if (std::shared_ptr<World> found = find_native(all)) return found;
+  const Rank at = all.front().groups->rank();
+  throw_error(Status::unsupported(cat("rank ", at, ": ", call, ": the backend ", base::quoted(backend_),
+                                      " cannot do this; native can."),
+                                  {.rank = at, .op = call}),
+              at);
 }
 
 std::shared_ptr<GroupState> Session::default_group() const {
@@ -180,10 +196,11 @@ std::string Session::unique_name(const std::string& name, const std::vector<Rank
   return count == 1 ? name : cat(name, " #", count);
 }
 
-std::shared_ptr<GroupState> Session::adopt(std::unique_ptr<Backend> made, const DeviceWorld& from,
-                                           std::string name, const NewGroup& options) {
+std::shared_ptr<GroupState> Session::adopt(const char* call, std::unique_ptr<Backend> made,
+                                           const std::vector<DeviceWorld>& from, std::string name,
+                                           const NewGroup& options) {
   const std::shared_ptr<GroupState> all = default_group();
-  GroupState::Parts parts{.name = std::move(name), .description = options.description};
+  GroupState::Parts parts{.name = std::move(name), .description = options.description, .backend = backend_};
   parts.rank = made->rank().value;
   parts.global_rank = all->rank();
   for (int i = 0; i < made->size().value; ++i) {
@@ -193,7 +210,16 @@ std::shared_ptr<GroupState> Session::adopt(std::unique_ptr<Backend> made, const 
         static_cast<int>(std::find(known.begin(), known.end(), world_rank) - known.begin()));
     parts.world_ranks.push_back(world_rank);
   }
-  parts.backends.push_back({from.device, from.backend, share(from.world, std::move(made))});
+  const GroupOptions same{.name = made->name(), .timeout = made->timeout()};
+  for (const DeviceWorld& world : from) {
+    if (!parts.backends.empty()) {
+      auto next = world.groups->new_group(parts.world_ranks, same);
+      throw_if_error(next.status().with_prefix(cat("rank ", all->rank(), ": ", call, ": ")),
+                     Rank{all->rank()});
+      made = std::move(*next);
+    }
+    parts.backends.push_back({world.device, world.backend, share(world.groups, std::move(made))});
+  }
   auto group = std::make_shared<GroupState>(std::move(parts));
   const MutexLock lock(mutex_);
   std::erase_if(groups_, [](const auto& other) { return other.expired(); });
@@ -227,25 +253,25 @@ std::shared_ptr<GroupState> Session::make_group(const char* call, const std::vec
   } else {
     making.emplace(*this, call);
   }
-  const DeviceWorld from = world(call);
-  auto made = from.world->new_group(world_ranks, group);
+  const std::vector<DeviceWorld> from = worlds(call);
+  auto made = from.front().groups->new_group(world_ranks, group);
   throw_if_error(made.status().with_prefix(cat("rank ", at, ": ", call, ": ")), at);
   std::string name = (*made)->name();
-  return adopt(std::move(*made), from, std::move(name), options);
+  return adopt(call, std::move(*made), from, std::move(name), options);
 }
 
 std::shared_ptr<GroupState> Session::split(const std::shared_ptr<GroupState>& parent, const SplitBy& by,
                                            const NewGroup& options) {
   if (!parent->is_member()) return GroupState::non_member();
   const Rank at{parent->global_rank()};
-  const DeviceWorld from = world("split_group");
+  const std::vector<DeviceWorld> from = worlds("split_group");
   const Making making(*this, "split_group");
-  const std::shared_ptr<Backend> backend = parent->backend("split_group", from.device);
-  auto made = from.world->split(*backend, by, {.timeout = timeout_of(options)});
+  const std::shared_ptr<Backend> backend = parent->backend("split_group", from.front().device);
+  auto made = from.front().groups->split(*backend, by, {.timeout = timeout_of(options)});
   throw_if_error(made.status(), at);
   if (!*made) return GroupState::non_member();
   std::string name = options.name.value_or((*made)->name());
-  return adopt(std::move(*made), from, std::move(name), options);
+  return adopt("split_group", std::move(*made), from, std::move(name), options);
 }
 
 std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, const NewGroup& options) {
@@ -260,17 +286,25 @@ std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, con
     shrink.exclude.push_back(all->world_ranks()[static_cast<std::size_t>(rank)]);
   }
   const Making making(*this, "shrink_group");
-  const DeviceWorld from = world("shrink_group");
-  auto made = from.world->shrink(shrink);
+  const std::shared_ptr<World> world = native_world("shrink_group");
+  const std::vector<DeviceWorld> all_worlds = worlds("shrink_group");
+  const DeviceWorld& from = all_worlds.front();
+  if (all_worlds.size() > 1) {
+    throw_error(Status::unsupported(cat("rank ", at, ": shrink_group: native is one of several backends (",
+                                        backend_, "), and the others cannot be shrunk."),
+                                    {.rank = at, .op = "shrink_group"}),
+                at);
+  }
+  auto made = world->shrink(shrink);
   throw_if_error(made.status(), at);
 
-  GroupState::Parts parts{.name = (*made)->name(), .description = options.description};
+  GroupState::Parts parts{.name = (*made)->name(), .description = options.description, .backend = backend_};
   parts.rank = parts.global_rank = (*made)->rank().value;
   for (int i = 0; i < (*made)->size().value; ++i) {
     parts.ranks.push_back(i);
     parts.world_ranks.push_back((*made)->world_rank(Rank{i}));
   }
-  parts.backends.push_back({from.device, from.backend, share(from.world, std::move(*made))});
+  parts.backends.push_back({from.device, from.backend, share(from.groups, std::move(*made))});
   auto group = std::make_shared<GroupState>(std::move(parts));
   std::vector<std::weak_ptr<GroupState>> ended;
   {
@@ -286,30 +320,29 @@ std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, con
 }
 
 Result<SharedMemory> Session::allocate(Bytes size) const {
-  std::shared_ptr<World> world;
+  std::vector<DeviceWorld> all;
   {
     const MutexLock lock(mutex_);
-    if (worlds_.empty()) return Status::invalid("the world was left", {.failure = Failure::kClosed});
-    world = worlds_.front().world;
+    all = worlds_;
   }
-  return world->allocate(size);
+  if (all.empty()) return Status::invalid("the world was left", {.failure = Failure::kClosed});
+  if (const std::shared_ptr<World> world = find_native(all)) return world->allocate(size);
+  return Status::unsupported(
+      cat("the backend ", base::quoted(backend_), " has no memory of this kind; native has"));
 }
 
 std::shared_ptr<WindowState> Session::make_window(const char* call, const std::shared_ptr<GroupState>& group,
                                                   Bytes size, std::optional<Duration> timeout) {
   const Rank at{group->global_rank()};
-  const DeviceWorld from = world(call);
-  auto* const maker = dynamic_cast<backend::WindowMaker*>(from.world.get());
-  if (maker == nullptr)
-    refuse(cat("rank ", at, ": ", call, ": the backend ", base::quoted(from.backend), " has no windows."),
-           at);
+  const std::shared_ptr<World> world = native_world(call);
+  auto* const maker = dynamic_cast<backend::WindowMaker*>(world.get());
+  if (maker == nullptr) refuse(cat("rank ", at, ": ", call, ": this world has no windows."), at);
   const Making making(*this, call);
   GroupOptions options{.timeout = timeout ? *timeout : group->any_backend(call)->timeout()};
   auto made = maker->open_window(group->world_ranks(), size, options);
   throw_if_error(made.status().with_prefix(cat("rank ", at, ": ", call, ": ")), at);
   // Keeps the world, which outlives its groups.
-  std::shared_ptr<backend::Window> window(made->release(),
-                                          [world = from.world](backend::Window* held) { delete held; });
+  std::shared_ptr<backend::Window> window(made->release(), [world](backend::Window* held) { delete held; });
   auto state = std::make_shared<WindowState>(std::move(window), group);
   const MutexLock lock(mutex_);
   std::erase_if(windows_, [](const auto& other) { return other.expired(); });

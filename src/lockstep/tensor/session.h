@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +46,9 @@ class Session {
   // Collective of `parent`.
   std::shared_ptr<GroupState> split(const std::shared_ptr<GroupState>& parent, const SplitBy& by,
                                     const NewGroup& options);
+  // The world of shared memory and TCP, for what it alone can do. Unsupported, in the name of `call`, where
+  // the session has none.
+  std::shared_ptr<World> native_world(const char* call) const;
   // Those that are left have a new default group afterwards, and every earlier group is closed.
   std::shared_ptr<GroupState> shrink(const std::vector<int>& exclude, const NewGroup& options);
   // As World::allocate(). kInvalid once it is closed.
@@ -58,18 +60,24 @@ class Session {
   void close();
 
  private:
+  // What groups are made from, for the tensors of one device.
   struct DeviceWorld {
     c10::DeviceType device;
     std::string backend;
     // Shared with the groups that are made from it, which may be in use longer than the session.
-    std::shared_ptr<World> world;
+    std::shared_ptr<Groups> groups;
   };
   class Making;
 
   Session(std::vector<DeviceWorld> worlds, const InitOptions& options);
-  // What groups are made from. InvalidArgument once it is closed.
-  DeviceWorld world(const char* call) const;
-  std::shared_ptr<GroupState> adopt(std::unique_ptr<Backend> made, const DeviceWorld& from, std::string name,
+  static std::vector<DeviceWorld> join(const InitOptions& options, const Environment& environment);
+  // Nothing if there is none.
+  static std::shared_ptr<World> find_native(const std::vector<DeviceWorld>& worlds);
+  // InvalidArgument once it is closed.
+  std::vector<DeviceWorld> worlds(const char* call) const;
+  // For the first of them `made`, for the others a new group of the same ranks.
+  std::shared_ptr<GroupState> adopt(const char* call, std::unique_ptr<Backend> made,
+                                    const std::vector<DeviceWorld>& from, std::string name,
                                     const NewGroup& options);
   // The name that the backend's group has: no two of the same members have the same. Members are ranks of the
   // world, which stay the same when it is shrunk.
@@ -77,6 +85,7 @@ class Session {
   Duration timeout_of(const NewGroup& options) const;
   void close_windows();
 
+  const std::string backend_;  // as it was given
   const int local_rank_;
   const int local_size_;
   mutable Mutex mutex_;
@@ -87,8 +96,5 @@ class Session {
   std::map<std::pair<std::string, std::vector<Rank>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
   bool making_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // a thread makes a group that has no name of its own
 };
-
-// "native", "cpu:native,cuda:nccl": what is said for each device. Throws.
-std::vector<std::pair<c10::DeviceType, std::string>> parse_backend_config(std::string_view text);
 
 }  // namespace lockstep::tensor

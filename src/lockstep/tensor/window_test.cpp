@@ -16,10 +16,11 @@ using lockstep::testing::ProcessWorld;
 
 // What init_process_group() makes of a world whose first ranks are on one host, as far as they know, and the
 // others on another.
-WorldFactory on_two_hosts(const SpawnedRank& rank, int first) {
-  return [&rank, first](const WorldOptions& options, const Environment&) -> Result<std::unique_ptr<World>> {
-    return backend::join_on_two_hosts(rank, first, options);
-  };
+BackendSource on_two_hosts(const SpawnedRank& rank, int first) {
+  return {.join = [&rank, first](const WorldOptions& options,
+                                 const Environment&) -> Result<std::unique_ptr<Groups>> {
+    return std::unique_ptr<Groups>(backend::join_on_two_hosts(rank, first, options));
+  }};
 }
 
 void pass_round(int rank, int size) {

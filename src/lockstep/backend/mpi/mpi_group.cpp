@@ -8,7 +8,6 @@
 #include "lockstep/backend/held_call.h"
 #include "lockstep/backend/mpi/collectives.h"
 #include "lockstep/backend/mpi/library.h"
-#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
 
@@ -35,22 +34,22 @@ Result<std::unique_ptr<MpiGroup>> MpiGroup::make(MpiGroupParts parts, const Cloc
 MpiGroup::MpiGroup(MpiGroupParts parts, const Clock& clock)
     : parts_(std::move(parts)),
       clock_(clock),
-      timeout_(parts_.timeout),
-      news_(std::make_shared<News>(parts_.own_comm, kNewsTag, parts_.rank,
-                                   static_cast<int>(parts_.members.size()))),
+      who_(parts_.plan, clock),
+      news_(std::make_shared<News>(parts_.own_comm, kNewsTag, who_.rank(),
+                                   static_cast<int>(who_.members().size()))),
       mail_(std::make_shared<Mail>(news_)),
       queue_(clock) {}
 
 MpiGroup::~MpiGroup() {
-  if (in_forked_child()) {
+  if (who_.in_forked_child()) {
     // What MPI was given is the parent's.
     news_->forget();
     return;
   }
-  const Rank own = world_rank(parts_.rank);
+  const Rank own = who_.own();
   const Status destroyed =
-      Status::aborted(cat("rank ", own, " destroyed the group ", base::quoted(parts_.name)),
-                      {.failure = Failure::kClosed, .peer = own, .group = parts_.name});
+      Status::aborted(cat("rank ", own, " destroyed the group ", base::quoted(who_.name())),
+                      {.failure = Failure::kClosed, .peer = own, .group = who_.name()});
   queue_.fail(destroyed);
   (void)news_->fail_here(destroyed);  // whatever runs ends
   queue_.run_alone([] {});
@@ -66,38 +65,15 @@ MpiGroup::~MpiGroup() {
   if (parts_.on_leave) parts_.on_leave();
 }
 
-Rank MpiGroup::world_rank(Rank member) const {
-  return parts_.members.at(static_cast<std::size_t>(member.value));
-}
-
-bool MpiGroup::in_forked_child() const { return base::fork_generation() != parts_.fork_generation; }
-
-Deadline MpiGroup::deadline_of(const OpOptions& options) const {
-  return options.deadline ? *options.deadline : clock_.in(timeout_.load());
-}
-
-Status MpiGroup::refuse_in_forked_child(std::string_view op) const {
-  if (!in_forked_child()) return {};
-  return Status::invalid(
-      cat(op, " in a process that was forked after its group ", base::quoted(parts_.name),
-          " was made: the group belongs to the parent, and MPI knows no child."),
-      {.failure = Failure::kForked, .rank = parts_.rank, .op = std::string(op), .group = parts_.name});
-}
-
-Status MpiGroup::admit(const Call& call) const {
-  LOCKSTEP_TRY(refuse_in_forked_child(collective::name_of(call.kind)));
-  return collective::check(call, parts_.rank, size());
-}
-
 Status MpiGroup::run(const Call& call, const OpOptions& options) {
-  LOCKSTEP_TRY(admit(call));
-  const Deadline deadline = deadline_of(options);
+  LOCKSTEP_TRY(who_.admit(call));
+  const Deadline deadline = who_.deadline_of(options);
   return queue_.run([&](std::uint64_t sequence) { return perform(call, sequence, deadline, options.keep); });
 }
 
 WorkPtr MpiGroup::start(const Call& call, const OpOptions& options) {
-  if (const Status admitted = admit(call); !admitted.ok()) return queue_.ended(admitted);
-  const Deadline deadline = deadline_of(options);
+  if (const Status admitted = who_.admit(call); !admitted.ok()) return queue_.ended(admitted);
+  const Deadline deadline = who_.deadline_of(options);
   // Shared because a std::function can be copied.
   const auto held = std::make_shared<const HeldCall>(call, options.keep);
   return queue_.start(
@@ -123,26 +99,26 @@ Status MpiGroup::perform(const Call& call, std::uint64_t sequence, const Deadlin
     status = Status::internal("this rank is out of memory", {.failure = Failure::kNoMemory});
   }
   if (status.ok()) return status;
-  const Rank rank = world_rank(parts_.rank);
+  const Rank rank = who_.own();
   Cause cause = status.cause();
-  cause.group = parts_.name;
+  cause.group = who_.name();
   return news_->fail(collective::in_operation(rank, own, status.with_cause(std::move(cause))));
 }
 
 Status MpiGroup::compare(const Fingerprint& own, const Deadline& deadline) {
   const auto transfer = std::make_shared<Transfer>(nullptr);
   constexpr int kSize = sizeof(Fingerprint);
-  const ByteSpan all = transfer->memory(parts_.members.size() * kSize);
+  const ByteSpan all = transfer->memory(who_.members().size() * kSize);
   const std::byte* const mine = transfer->readable(std::as_bytes(std::span(&own, 1)));
   LOCKSTEP_TRY(status_of(MPI_Iallgather(mine, kSize, MPI_BYTE, all.data(), kSize, MPI_BYTE, parts_.comm,
                                         transfer->next_request()),
                          "MPI_Iallgather"));
   LOCKSTEP_TRY(finish(transfer, deadline));
-  for (std::size_t r = 0; r < parts_.members.size(); ++r) {
+  for (std::size_t r = 0; r < who_.members().size(); ++r) {
     Fingerprint theirs;
     std::memcpy(&theirs, all.data() + r * kSize, kSize);
     if (theirs == own) continue;
-    return collective::desync(world_rank(parts_.rank), own, parts_.members[r], theirs);
+    return collective::desync(who_.own(), own, who_.members()[r], theirs);
   }
   return {};
 }
@@ -153,7 +129,7 @@ Status MpiGroup::exchange(const Call& call, const Deadline& deadline,
   const Place place{.collectives = parts_.comm,
                     .messages = parts_.own_comm,
                     .tag = kBufferTag,
-                    .rank = parts_.rank,
+                    .rank = who_.rank(),
                     .size = size().value};
   if (Status begun = begin(call, place, *transfer); !begun.ok()) {
     has_abandoned_ = true;
@@ -175,8 +151,8 @@ Status MpiGroup::finish(const std::shared_ptr<Transfer>& transfer, const Deadlin
 }
 
 Status MpiGroup::monitored_barrier(const OpOptions& options) {
-  LOCKSTEP_TRY(admit({.kind = OpKind::kMonitoredBarrier}));
-  const Deadline deadline = deadline_of(options);
+  LOCKSTEP_TRY(who_.admit({.kind = OpKind::kMonitoredBarrier}));
+  const Deadline deadline = who_.deadline_of(options);
   return queue_.run([&](std::uint64_t sequence) { return meet(sequence, deadline); });
 }
 
@@ -188,9 +164,9 @@ Status MpiGroup::meet(std::uint64_t sequence, const Deadline& deadline) {
   const int tag = kFirstBarrierTag + static_cast<int>(sequence % tags);
   const int n = size().value;
   for (int peer = 0; peer < n; ++peer)
-    if (peer != parts_.rank.value) LOCKSTEP_TRY(transfer->receive({}, peer, tag, parts_.own_comm));
+    if (peer != who_.rank().value) LOCKSTEP_TRY(transfer->receive({}, peer, tag, parts_.own_comm));
   for (int peer = 0; peer < n; ++peer)
-    if (peer != parts_.rank.value) LOCKSTEP_TRY(transfer->send({}, peer, tag, parts_.own_comm));
+    if (peer != who_.rank().value) LOCKSTEP_TRY(transfer->send({}, peer, tag, parts_.own_comm));
   Status status = transfer->wait(deadline, [this] { return news_->look(); });
   if (status.ok()) return status;
   std::vector<Rank> missing;
@@ -202,21 +178,21 @@ Status MpiGroup::meet(std::uint64_t sequence, const Deadline& deadline) {
   }
   if (status.code() != Code::kTimeout || status.cause().sequence) return status;
   if (missing.empty()) return {};
-  const Rank own = world_rank(parts_.rank);
+  const Rank own = who_.own();
   return Status::timeout(
-      cat("rank ", own, ": monitored_barrier #", sequence, " of ", base::quoted(parts_.name), ": rank ",
+      cat("rank ", own, ": monitored_barrier #", sequence, " of ", base::quoted(who_.name()), ": rank ",
           base::ranks_text(missing), " did not come"),
       {.failure = Failure::kMissingRanks,
        .rank = own,
        .op = "monitored_barrier",
        .sequence = sequence,
-       .group = parts_.name,
+       .group = who_.name(),
        .missing = missing});
 }
 
 Status MpiGroup::refuse_message(std::string_view op, std::optional<Rank> peer, std::uint64_t tag) const {
-  LOCKSTEP_TRY(refuse_in_forked_child(op));
-  const Cause cause{.rank = parts_.rank, .op = std::string(op), .group = parts_.name};
+  LOCKSTEP_TRY(who_.refuse_in_forked_child(op));
+  const Cause cause{.rank = who_.rank(), .op = std::string(op), .group = who_.name()};
   if (peer && !size().contains(*peer))
     return Status::invalid(cat("the peer is rank ", *peer, ", but the group has ", size(), " ranks"), cause);
   if (tag > static_cast<std::uint64_t>(parts_.largest_tag))
@@ -227,12 +203,12 @@ Status MpiGroup::refuse_message(std::string_view op, std::optional<Rank> peer, s
 
 WorkPtr MpiGroup::begin_message(MessagePlan plan, std::string_view op, std::optional<Rank> peer,
                                 std::uint64_t tag, const OpOptions& options) {
-  const Rank own = world_rank(parts_.rank);
+  const Rank own = who_.own();
   plan.sequence = ++messages_;
   plan.keep = options.keep;
   plan.comm = parts_.comm;
   plan.who = cat("rank ", own, ": ", op, " #", plan.sequence);
-  plan.cause = {.rank = own, .op = std::string(op), .sequence = plan.sequence, .group = parts_.name};
+  plan.cause = {.rank = own, .op = std::string(op), .sequence = plan.sequence, .group = who_.name()};
   const Status refused = refuse_message(op, peer, tag);
   if (refused.ok()) {
     plan.peer = peer ? peer->value : MPI_ANY_SOURCE;
@@ -249,22 +225,23 @@ WorkPtr MpiGroup::begin_message(MessagePlan plan, std::string_view op, std::opti
 }
 
 WorkPtr MpiGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) {
-  MessagePlan plan{.way = MessagePlan::Way::kSend, .sent = bytes, .deadline = deadline_of(options)};
+  MessagePlan plan{.way = MessagePlan::Way::kSend, .sent = bytes, .deadline = who_.deadline_of(options)};
   return begin_message(std::move(plan), "send", to, tag, options);
 }
 
 WorkPtr MpiGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
                        const OpOptions& options) {
-  MessagePlan plan{.way = MessagePlan::Way::kReceive, .received = bytes, .deadline = deadline_of(options)};
+  MessagePlan plan{
+      .way = MessagePlan::Way::kReceive, .received = bytes, .deadline = who_.deadline_of(options)};
   return begin_message(std::move(plan), "recv", from, tag, options);
 }
 
-Status MpiGroup::failure() const { return in_forked_child() ? Status() : news_->look(); }
+Status MpiGroup::failure() const { return who_.in_forked_child() ? Status() : news_->look(); }
 
 void MpiGroup::abort(const Status& why) {
-  if (in_forked_child()) return;
+  if (who_.in_forked_child()) return;
   // Who says it is a part of what is said.
-  const Rank own = world_rank(parts_.rank);
+  const Rank own = who_.own();
   Cause cause = why.cause();
   if (cause.failure == Failure::kNone) cause.failure = Failure::kRemoteError;
   if (!cause.peer) cause.peer = own;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/backend/membership.h"
 #include "lockstep/backend/mpi/message.h"
 #include "lockstep/backend/mpi/mpi_world.h"
 #include "lockstep/backend/mpi/news.h"
@@ -21,11 +22,8 @@ namespace lockstep::backend::mpi {
 
 // What a group is made of.
 struct MpiGroupParts {
-  std::string name;
+  GroupPlan plan;
   std::uint64_t id = 0;  // tells groups apart
-  Rank rank;             // in the group
-  std::vector<Rank> members;
-  Duration timeout{};
   CompareCalls compare_calls = CompareCalls::kAlways;
   // The group's from now on. The first is for collectives and the user's messages, which MPI keeps apart;
   // the second for its own messages.
@@ -33,7 +31,6 @@ struct MpiGroupParts {
   MPI_Comm own_comm = MPI_COMM_NULL;
   int largest_tag = 0;
   std::function<void()> on_leave;
-  std::uint64_t fork_generation = 0;
 };
 
 class MpiGroup final : public Backend {
@@ -41,10 +38,10 @@ class MpiGroup final : public Backend {
   static Result<std::unique_ptr<MpiGroup>> make(MpiGroupParts parts, const Clock& clock);
   ~MpiGroup() override;
 
-  Rank rank() const override { return parts_.rank; }
-  WorldSize size() const override { return WorldSize{static_cast<int>(parts_.members.size())}; }
-  const std::string& name() const override { return parts_.name; }
-  Rank world_rank(Rank member) const override;
+  Rank rank() const override { return who_.rank(); }
+  WorldSize size() const override { return who_.size(); }
+  const std::string& name() const override { return who_.name(); }
+  Rank world_rank(Rank member) const override { return who_.world_rank(member); }
 
   Status run(const Call& call, const OpOptions& options) override;
   WorkPtr start(const Call& call, const OpOptions& options) override;
@@ -53,8 +50,8 @@ class MpiGroup final : public Backend {
   WorkPtr recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
                const OpOptions& options) override;
 
-  Duration timeout() const override { return timeout_.load(); }
-  void set_timeout(Duration timeout) override { timeout_ = timeout; }
+  Duration timeout() const override { return who_.timeout(); }
+  void set_timeout(Duration timeout) override { who_.set_timeout(timeout); }
   std::uint64_t sequence() const override { return queue_.last_sequence(); }
 
   Status failure() const override;
@@ -63,10 +60,6 @@ class MpiGroup final : public Backend {
  private:
   MpiGroup(MpiGroupParts parts, const Clock& clock);
 
-  bool in_forked_child() const;
-  Status refuse_in_forked_child(std::string_view op) const;
-  Status admit(const Call& call) const;
-  Deadline deadline_of(const OpOptions& options) const;
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline,
                  const std::shared_ptr<const void>& keep);
   Status compare(const collective::Fingerprint& own, const Deadline& deadline);
@@ -81,7 +74,7 @@ class MpiGroup final : public Backend {
 
   const MpiGroupParts parts_;
   const Clock& clock_;
-  std::atomic<Duration> timeout_;
+  Membership who_;
   // Shared with messages, which may outlive the group.
   const std::shared_ptr<News> news_;
   const std::shared_ptr<Mail> mail_;

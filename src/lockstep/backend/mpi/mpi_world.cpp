@@ -11,7 +11,6 @@
 #include "lockstep/backend/mpi/mpi_group.h"
 #include "lockstep/backend/mpi/transfer.h"
 #include "lockstep/base/check.h"
-#include "lockstep/base/crypto.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/log.h"
@@ -36,13 +35,15 @@ class MpiWorld final : public Groups {
 
   Rank rank() const override { return rank_; }
   WorldSize size() const override { return size_; }
+  Rank local_rank() const override { return local_rank_; }
+  WorldSize local_size() const override { return local_size_; }
   Backend& group() override { return *all_; }
   Result<std::unique_ptr<Backend>> new_group(const std::vector<Rank>& members,
                                              const GroupOptions& options) override;
 
  private:
-  // The same on all members, and no other group's.
-  std::uint64_t identity_of(const std::vector<Rank>& members, std::string_view name) const;
+  // Who shares memory with this rank: MPI's words for a host.
+  Status find_neighbours();
   // Returns when all of them are here: what follows is MPI's, which has no deadline.
   Status meet(const std::vector<Rank>& members, std::uint64_t id, int tag);
   Result<std::unique_ptr<Backend>> wrap(MPI_Comm comm, const std::vector<Rank>& members,
@@ -53,6 +54,8 @@ class MpiWorld final : public Groups {
   const std::uint64_t fork_generation_;
   Rank rank_;
   WorldSize size_;
+  Rank local_rank_;
+  WorldSize local_size_;
   int largest_tag_ = 0;
   MPI_Comm meeting_ = MPI_COMM_NULL;  // all ranks; where groups are made
   GroupNames names_;
@@ -90,23 +93,25 @@ Status MpiWorld::join() {
     return status.with_prefix(cat("rank ", rank_, ": a rank of the ", size_, " has not called join_mpi(): "));
   }
   LOCKSTEP_TRY(status_of(MPI_Comm_set_errhandler(meeting_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+  LOCKSTEP_TRY(find_neighbours());
   std::vector<Rank> everyone;
   everyone.reserve(static_cast<std::size_t>(size_.value));
   for (int i = 0; i < size_.value; ++i) everyone.emplace_back(i);
   MPI_Comm comm = MPI_COMM_NULL;
   LOCKSTEP_TRY(status_of(MPI_Comm_dup(meeting_, &comm), "MPI_Comm_dup"));
   LOCKSTEP_ASSIGN(all_, wrap(comm, everyone, {.name = "world", .timeout = options_.timeout},
-                             identity_of(everyone, "world")));
+                             group_id("world", everyone)));
   return {};
 }
 
-std::uint64_t MpiWorld::identity_of(const std::vector<Rank>& members, std::string_view name) const {
-  std::string whole(name);
-  for (const Rank member : members) whole += cat('/', member);
-  const base::Digest digest = base::sha256(bytes_of(whole));
-  std::uint64_t number = 0;
-  std::memcpy(&number, digest.data(), sizeof(number));
-  return number;
+Status MpiWorld::find_neighbours() {
+  MPI_Comm host = MPI_COMM_NULL;
+  LOCKSTEP_TRY(status_of(MPI_Comm_split_type(meeting_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+                         "MPI_Comm_split_type"));
+  Status found = status_of(MPI_Comm_rank(host, &local_rank_.value), "MPI_Comm_rank");
+  if (found.ok()) found = status_of(MPI_Comm_size(host, &local_size_.value), "MPI_Comm_size");
+  MPI_Comm_free(&host);
+  return found;
 }
 
 Status MpiWorld::meet(const std::vector<Rank>& members, std::uint64_t id, int tag) {
@@ -149,7 +154,7 @@ Result<std::unique_ptr<Backend>> MpiWorld::new_group(const std::vector<Rank>& me
   LOCKSTEP_TRY(check_members(members, rank_, size_));
   GroupOptions named = options;
   if (!named.name) named.name = names_.next(members);
-  const std::uint64_t id = identity_of(members, *named.name);
+  const std::uint64_t id = group_id(*named.name, members);
   const int tag = static_cast<int>(id % static_cast<std::uint64_t>(largest_tag_));
   LOCKSTEP_TRY(meet(members, id, tag));
   std::vector<int> ranks;
@@ -173,16 +178,15 @@ Result<std::unique_ptr<Backend>> MpiWorld::new_group(const std::vector<Rank>& me
 Result<std::unique_ptr<Backend>> MpiWorld::wrap(MPI_Comm comm, const std::vector<Rank>& members,
                                                 const GroupOptions& options, std::uint64_t id) {
   const auto own = std::find(members.begin(), members.end(), rank_);
-  mpi::MpiGroupParts parts{.name = *options.name,
+  mpi::MpiGroupParts parts{.plan = {.name = *options.name,
+                                    .rank = Rank(static_cast<int>(own - members.begin())),
+                                    .members = members,
+                                    .timeout = options.timeout},
                            .id = id,
-                           .rank = Rank(static_cast<int>(own - members.begin())),
-                           .members = members,
-                           .timeout = options.timeout,
                            .compare_calls = options_.compare_calls,
                            .comm = comm,
                            .largest_tag = largest_tag_,
-                           .on_leave = [this] { --groups_; },
-                           .fork_generation = fork_generation_};
+                           .on_leave = [this] { --groups_; }};
   LOCKSTEP_TRY(status_of(MPI_Comm_dup(comm, &parts.own_comm), "MPI_Comm_dup"));
   ++groups_;
   LOCKSTEP_ASSIGN(std::unique_ptr<mpi::MpiGroup> group, mpi::MpiGroup::make(std::move(parts), clock_));

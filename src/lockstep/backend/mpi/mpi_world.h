@@ -29,7 +29,6 @@
 // Does not: shrink a world, or allocate memory that other ranks can reach.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -39,11 +38,6 @@
 #include "lockstep/base/types.h"
 
 namespace lockstep::backend {
-
-// Whether the ranks compare what they are about to do before each collective: one small exchange more, which
-// finds ranks that call different operations, types, sizes, reductions or roots (kDesync). Without it such
-// calls give an error of MPI's, wrong bytes, or a timeout.
-enum class CompareCalls : std::uint8_t { kAlways, kNever };
 
 struct MpiOptions {
   // Behaviour.
@@ -65,7 +59,6 @@ Result<std::unique_ptr<Groups>> join_mpi(const MpiOptions& options = {});
 }  // namespace lockstep::backend
 
 namespace lockstep {
-using backend::CompareCalls;
 using backend::join_mpi;
 using backend::MpiOptions;
 }  // namespace lockstep

@@ -4,13 +4,12 @@
 #include <new>
 
 #include "lockstep/backend/held_call.h"
+#include "lockstep/backend/meet_in_store.h"
 #include "lockstep/backend/message_work.h"
-#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
-#include "lockstep/store/watched_wait.h"
 
 namespace lockstep::backend {
 namespace {
@@ -76,20 +75,20 @@ struct NativeGroup::Pending {
 NativeGroup::NativeGroup(NativeGroupParts parts, const Clock& clock)
     : parts_(std::move(parts)),
       clock_(clock),
-      timeout_(parts_.timeout),
+      who_(std::move(parts_.plan), clock),
       queue_(clock),
-      pending_(std::make_shared<Pending>(parts_.members)) {}
+      pending_(std::make_shared<Pending>(who_.members())) {}
 
 NativeGroup::~NativeGroup() {
-  if (in_forked_child()) {
+  if (who_.in_forked_child()) {
     // What it holds is the parent's, and shared with the parent's peers.
     static_cast<void>(parts_.communicator.release());
     return;
   }
-  const Rank own = world_rank(parts_.rank);
+  const Rank own = who_.own();
   const Status destroyed =
-      Status::aborted(cat("rank ", own, " destroyed the group ", base::quoted(parts_.name)),
-                      {.failure = Failure::kClosed, .peer = own, .group = parts_.name});
+      Status::aborted(cat("rank ", own, " destroyed the group ", base::quoted(who_.name())),
+                      {.failure = Failure::kClosed, .peer = own, .group = who_.name()});
   queue_.fail(destroyed);
   parts_.mail.fail_group(parts_.id, destroyed);
   if (parts_.communicator) {
@@ -100,37 +99,14 @@ NativeGroup::~NativeGroup() {
   parts_.mail.leave_group(parts_.id);  // nothing outside can say anything of the group now
 }
 
-Rank NativeGroup::world_rank(Rank member) const {
-  return parts_.members.at(static_cast<std::size_t>(member.value));
-}
-
-bool NativeGroup::in_forked_child() const { return base::fork_generation() != parts_.fork_generation; }
-
-Deadline NativeGroup::deadline_of(const OpOptions& options) const {
-  return options.deadline ? *options.deadline : clock_.in(timeout_.load());
-}
-
-Status NativeGroup::refuse_in_forked_child(std::string_view op) const {
-  if (!in_forked_child()) return {};
-  return Status::invalid(
-      cat(op, " in a process that was forked after its group ", base::quoted(parts_.name),
-          " was made: the group belongs to the parent. Join a world of your own here."),
-      {.failure = Failure::kForked, .rank = parts_.rank, .op = std::string(op), .group = parts_.name});
-}
-
-Status NativeGroup::admit(const Call& call) const {
-  LOCKSTEP_TRY(refuse_in_forked_child(collective::name_of(call.kind)));
-  return collective::check(call, parts_.rank, size());
-}
-
 Result<transport::messages::Messenger*> NativeGroup::messenger_for(std::string_view op, Rank peer) {
-  LOCKSTEP_TRY(refuse_in_forked_child(op));
+  LOCKSTEP_TRY(who_.refuse_in_forked_child(op));
   if (size().contains(peer)) {
     LOCKSTEP_TRY(queue_.failure());  // a messenger that is made now has not heard of it
     return parts_.mail.messenger();
   }
   return Status::invalid(cat(op, ": the peer is rank ", peer, ", but the group has ", size(), " ranks"),
-                         {.rank = parts_.rank, .op = std::string(op), .group = parts_.name});
+                         {.rank = who_.rank(), .op = std::string(op), .group = who_.name()});
 }
 
 std::shared_ptr<MessageWork> NativeGroup::new_message(
@@ -146,10 +122,10 @@ WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOp
     work->complete(messenger.status(), std::nullopt);
     return work;
   }
-  const MessagePlace place{"send", work->sequence(), world_rank(parts_.rank), parts_.name};
+  const MessagePlace place{"send", work->sequence(), who_.own(), who_.name()};
   pending_->add();
   (*messenger)
-      ->send(parts_.id, world_rank(to), tag, bytes, deadline_of(options),
+      ->send(parts_.id, world_rank(to), tag, bytes, who_.deadline_of(options),
              [work, place, pending = pending_](const Status& status) {
                work->complete(place.describe(status), std::nullopt);
                pending->remove();
@@ -159,7 +135,7 @@ WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOp
 
 WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
                           const OpOptions& options) {
-  const auto messenger = messenger_for("recv", from.value_or(parts_.rank));
+  const auto messenger = messenger_for("recv", from.value_or(who_.rank()));
   const auto work = new_message(messenger, options);
   if (!messenger.ok()) {
     work->complete(messenger.status(), std::nullopt);
@@ -167,10 +143,10 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
   }
   std::optional<Rank> sender;
   if (from) sender = world_rank(*from);
-  const MessagePlace place{"recv", work->sequence(), world_rank(parts_.rank), parts_.name};
+  const MessagePlace place{"recv", work->sequence(), who_.own(), who_.name()};
   pending_->add();
   (*messenger)
-      ->recv(parts_.id, sender, tag, bytes, deadline_of(options),
+      ->recv(parts_.id, sender, tag, bytes, who_.deadline_of(options),
              [work, place, pending = pending_](const Status& status, std::optional<Rank> source) {
                work->complete(place.describe(status), pending->member(source));
                pending->remove();
@@ -179,14 +155,14 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
 }
 
 Status NativeGroup::run(const Call& call, const OpOptions& options) {
-  LOCKSTEP_TRY(admit(call));
-  const Deadline deadline = deadline_of(options);
+  LOCKSTEP_TRY(who_.admit(call));
+  const Deadline deadline = who_.deadline_of(options);
   return queue_.run([&](std::uint64_t sequence) { return perform(call, sequence, deadline); });
 }
 
 WorkPtr NativeGroup::start(const Call& call, const OpOptions& options) {
-  if (const Status admitted = admit(call); !admitted.ok()) return queue_.ended(admitted);
-  const Deadline deadline = deadline_of(options);
+  if (const Status admitted = who_.admit(call); !admitted.ok()) return queue_.ended(admitted);
+  const Deadline deadline = who_.deadline_of(options);
   // Shared because a std::function can be copied.
   const auto held = std::make_shared<const HeldCall>(call, options.keep);
   return queue_.start(
@@ -205,7 +181,7 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
         collective::execute(*parts_.communicator, call, collective::fingerprint_of(call, parts_.id, sequence),
                             deadline, parts_.means);
   } catch (const std::bad_alloc&) {
-    const Rank own = world_rank(parts_.rank);
+    const Rank own = who_.own();
     status = parts_.communicator->fail(Status::internal(
         cat("rank ", own, ": ", collective::name_of(call.kind), " #", sequence, " is out of memory"),
         {.failure = Failure::kNoMemory,
@@ -232,13 +208,13 @@ void NativeGroup::look_for_straggler() {
   if (!latest || board.index() != (latest->index == 0 ? 1 : 0)) return;
   const auto report =
       stragglers_.note(latest->sequence, board.rank_of(latest->index), latest->after, clock_.now());
-  if (report) kLog.warn(cat("group ", base::quoted(parts_.name), ": ", report->text(), "."));
+  if (report) kLog.warn(cat("group ", base::quoted(who_.name()), ": ", report->text(), "."));
 }
 
 Status NativeGroup::told(const Status& failure) const {
   if (failure.ok()) return failure;
   Cause cause = failure.cause();
-  cause.group = parts_.name;
+  cause.group = who_.name();
   const bool lost = cause.failure == Failure::kPeerStalled || cause.failure == Failure::kPeerUnreachable ||
                     cause.failure == Failure::kPeerDied;
   if (lost && cause.peer && parts_.lost) {
@@ -246,48 +222,22 @@ Status NativeGroup::told(const Status& failure) const {
     const auto place = std::lower_bound(all.begin(), all.end(), *cause.peer);
     if (place == all.end() || *place != *cause.peer) all.insert(place, *cause.peer);
   }
-  if (!lost || cause.peer != world_rank(parts_.rank)) return failure.with_cause(std::move(cause));
+  if (!lost || cause.peer != who_.own()) return failure.with_cause(std::move(cause));
   cause.failure = Failure::kLeftOut;
   return failure.with_cause(std::move(cause))
-      .with_prefix(cat("rank ", world_rank(parts_.rank), " was left out of ", base::quoted(parts_.name),
+      .with_prefix(cat("rank ", who_.own(), " was left out of ", base::quoted(who_.name()),
                        ", because the others have lost it: "));
 }
 
 Status NativeGroup::monitored_barrier(const OpOptions& options) {
-  LOCKSTEP_TRY(admit({.kind = OpKind::kMonitoredBarrier}));
-  const Deadline deadline = deadline_of(options);
+  LOCKSTEP_TRY(who_.admit({.kind = OpKind::kMonitoredBarrier}));
+  const Deadline deadline = who_.deadline_of(options);
   Status met = queue_.run([&](std::uint64_t sequence) {
-    return parts_.communicator ? meet_in_store(sequence, deadline) : Status();
+    return parts_.communicator ? meet_in_store(who_, sequence, deadline, [this] { return failure(); })
+                               : Status();
   });
   if (!met.ok() && met.failure() != Failure::kClosed) parts_.error_note.write(met);
   return met;
-}
-
-Status NativeGroup::meet_in_store(std::uint64_t sequence, const Deadline& deadline) {
-  LOCKSTEP_TRY(failure());
-  const std::string prefix = cat("monitored_barrier/", parts_.id, "/", sequence, "/");
-  std::vector<std::string> keys;
-  for (int i = 0; i < size().value; ++i) keys.push_back(cat(prefix, i));
-  const auto own = static_cast<std::size_t>(parts_.rank.value);
-  // A call of the store may take a little longer than the barrier itself.
-  LOCKSTEP_TRY(parts_.store->set(keys[own], bytes_of("here"), clock_.in(store::kDefaultTimeout)));
-  Status waited = store::watched_wait(*parts_.store, keys, deadline, [this] { return failure(); });
-  if (waited.code() != Code::kTimeout) return waited;
-  std::vector<Rank> missing;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    LOCKSTEP_ASSIGN(const bool here, parts_.store->check({&keys[i], 1}, clock_.in(store::kDefaultTimeout)));
-    if (!here) missing.push_back(parts_.members[i]);
-  }
-  if (missing.empty()) return {};
-  return Status::timeout(
-      cat("rank ", parts_.members[own], ": monitored_barrier #", sequence, " of ", base::quoted(parts_.name),
-          ": rank ", base::ranks_text(missing), " did not come"),
-      {.failure = Failure::kMissingRanks,
-       .rank = parts_.members[own],
-       .op = "monitored_barrier",
-       .sequence = sequence,
-       .group = parts_.name,
-       .missing = missing});
 }
 
 Status NativeGroup::failure() const {
@@ -304,20 +254,20 @@ Status NativeGroup::end(const Status& why, const Deadline& deadline) {
   stop(why);
   if (pending_->wait(deadline)) return {};
   return Status::timeout(
-      cat("rank ", parts_.rank, ": messages of the group ", base::quoted(parts_.name), " have not ended"),
-      {.rank = parts_.rank, .group = parts_.name});
+      cat("rank ", who_.rank(), ": messages of the group ", base::quoted(who_.name()), " have not ended"),
+      {.rank = who_.rank(), .group = who_.name()});
 }
 
 void NativeGroup::abort(const Status& given) {
   // Who says it is a part of what is said.
   Cause cause = given.cause();
   if (cause.failure == Failure::kNone) cause.failure = Failure::kRemoteError;
-  if (!cause.peer) cause.peer = world_rank(parts_.rank);
-  stop(given.with_cause(std::move(cause)).with_prefix(cat("rank ", world_rank(parts_.rank), " said: ")));
+  if (!cause.peer) cause.peer = who_.own();
+  stop(given.with_cause(std::move(cause)).with_prefix(cat("rank ", who_.own(), " said: ")));
 }
 
 void NativeGroup::stop(const Status& why) {
-  if (in_forked_child()) return;
+  if (who_.in_forked_child()) return;
   queue_.fail(why);
   parts_.mail.fail_group(parts_.id, why);
   if (!parts_.communicator) return;

@@ -10,13 +10,13 @@
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/counting.h"
+#include "lockstep/backend/membership.h"
 #include "lockstep/backend/native/mail.h"
 #include "lockstep/backend/native/straggler_watch.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error_file.h"
 #include "lockstep/collective/helpers.h"
-#include "lockstep/store/store.h"
 #include "lockstep/transport/communicator.h"
 
 namespace lockstep::backend {
@@ -26,21 +26,16 @@ class NativeGroup;
 
 // What a group is made of.
 struct NativeGroupParts {
-  std::string name;
+  GroupPlan plan;        // with a store, for monitored_barrier
   std::uint64_t id = 0;  // tells groups and epochs apart
-  Rank rank;             // in the group
-  std::vector<Rank> members;
-  Duration timeout = kDefaultOpTimeout;
   // Nothing for a group of one.
   std::unique_ptr<transport::Communicator> communicator;
-  std::shared_ptr<store::Store> store;  // shared with the world; for monitored_barrier
-  Mail& mail;                           // the world's
-  const collective::Means& means;       // the world's
+  Mail& mail;                      // the world's
+  const collective::Means& means;  // the world's
   // All members that are lost by now, ranks of the world; empty for a group of one.
   std::function<std::vector<Rank>()> lost;
   std::function<void(NativeGroup*)> on_leave;  // afterwards nothing outside refers to the communicator
-  std::uint64_t fork_generation = 0;
-  ErrorNote error_note;  // hears what ends the group
+  ErrorNote error_note;                        // hears what ends the group
 };
 
 class NativeGroup final : public Backend, public Counting {
@@ -48,10 +43,10 @@ class NativeGroup final : public Backend, public Counting {
   NativeGroup(NativeGroupParts parts, const Clock& clock);
   ~NativeGroup() override;
 
-  Rank rank() const override { return parts_.rank; }
-  WorldSize size() const override { return WorldSize{static_cast<int>(parts_.members.size())}; }
-  const std::string& name() const override { return parts_.name; }
-  Rank world_rank(Rank member) const override;
+  Rank rank() const override { return who_.rank(); }
+  WorldSize size() const override { return who_.size(); }
+  const std::string& name() const override { return who_.name(); }
+  Rank world_rank(Rank member) const override { return who_.world_rank(member); }
 
   Status run(const Call& call, const OpOptions& options) override;
   WorkPtr start(const Call& call, const OpOptions& options) override;
@@ -60,8 +55,8 @@ class NativeGroup final : public Backend, public Counting {
   WorkPtr recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
                const OpOptions& options) override;
 
-  Duration timeout() const override { return timeout_.load(); }
-  void set_timeout(Duration timeout) override { timeout_ = timeout; }
+  Duration timeout() const override { return who_.timeout(); }
+  void set_timeout(Duration timeout) override { who_.set_timeout(timeout); }
   std::uint64_t sequence() const override { return queue_.last_sequence(); }
 
   Status failure() const override;
@@ -74,25 +69,20 @@ class NativeGroup final : public Backend, public Counting {
  private:
   // What the callbacks of messages need, which may run after the group is gone, and how many have not ended.
   struct Pending;
-  Status admit(const Call& call) const;
-  Status refuse_in_forked_child(std::string_view op) const;
   // The failure as it is told to this rank: one that the others have lost hears that they did.
   Status told(const Status& failure) const;
   // The messenger, if such a message can be sent or received.
   Result<transport::messages::Messenger*> messenger_for(std::string_view op, Rank peer);
   std::shared_ptr<MessageWork> new_message(const Result<transport::messages::Messenger*>& messenger,
                                            const OpOptions& options);
-  bool in_forked_child() const;
-  Deadline deadline_of(const OpOptions& options) const;
   void stop(const Status& why);
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
-  Status meet_in_store(std::uint64_t sequence, const Deadline& deadline);
   // After an operation: one rank of the host says whom its neighbours wait for again and again.
   void look_for_straggler();
 
   NativeGroupParts parts_;
   const Clock& clock_;
-  std::atomic<Duration> timeout_;
+  Membership who_;
   OpQueue queue_;
   StragglerWatch stragglers_;  // of whoever runs an operation
   std::atomic<std::uint64_t> messages_ = 0;

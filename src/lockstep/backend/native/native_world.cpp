@@ -3,19 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "lockstep/backend/native/native_window.h"
 #include "lockstep/backend/native/setup_watch.h"
 #include "lockstep/backend/native/tuner.h"
 #include "lockstep/base/check.h"
-#include "lockstep/base/crypto.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/spanning.h"
+#include "lockstep/store/prefix_store.h"
 
 namespace lockstep::backend {
 namespace {
@@ -44,13 +43,6 @@ std::vector<int> label_hosts(const store::Members& members) {
     labels.push_back(static_cast<int>(first));
   }
   return labels;
-}
-
-std::uint64_t number_of(std::string_view text) {
-  const base::Digest digest = base::sha256(bytes_of(text));
-  std::uint64_t number = 0;
-  std::memcpy(&number, digest.data(), sizeof(number));
-  return number;
 }
 
 // Whether a rank can have so much shared memory; gives it back at once.
@@ -297,20 +289,17 @@ Result<std::unique_ptr<Backend>> NativeWorld::make_group(const std::vector<Rank>
                                                          std::string_view identity,
                                                          const Deadline& deadline) {
   const auto own = std::find(members.begin(), members.end(), rank());
-  NativeGroupParts parts{.name = *options.name,
-                         .rank = Rank(static_cast<int>(own - members.begin())),
-                         .members = members,
-                         .timeout = options.timeout,
-                         .store = rendezvous_.store,
+  NativeGroupParts parts{.plan = {.name = *options.name,
+                                  .rank = Rank(static_cast<int>(own - members.begin())),
+                                  .members = members,
+                                  .timeout = options.timeout},
                          .mail = *mail_,
                          .means = means_,
-                         .fork_generation = fork_generation_,
                          .error_note = rendezvous_.error_note};
-  std::string whole = cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', identity);
-  for (const Rank member : members) whole += cat('/', member);
-  parts.id = number_of(whole);
+  parts.id = group_id(cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', identity), members);
+  parts.plan.store = std::make_shared<store::PrefixStore>(cat("group/", parts.id), rendezvous_.store);
   if (members.size() > 1) {
-    LOCKSTEP_ASSIGN(parts.communicator, connect(parts.id, parts.rank.value, members, deadline));
+    LOCKSTEP_ASSIGN(parts.communicator, connect(parts.id, parts.plan.rank.value, members, deadline));
   }
   if (monitor_) {
     parts.lost = [this, members] {
