@@ -93,12 +93,14 @@ Status Mail::meet(const std::vector<Rank>& members, const std::string& name, con
 }
 
 Status Mail::make_messenger() {
-  messenger_ = std::make_unique<Messenger>(*transport_, std::move(listener_),
-                                           transport::messages::MessengerOptions{.rank = rendezvous_.rank,
-                                                                                 .endpoints = endpoints_,
-                                                                                 .echo_grace = kEchoGrace,
-                                                                                 .pipes = pipes_,
-                                                                                 .patience = patience_});
+  messenger_ = std::make_unique<Messenger>(
+      *transport_, std::move(listener_),
+      transport::messages::MessengerOptions{.rank = rendezvous_.rank,
+                                            .endpoints = endpoints_,
+                                            .echo_grace = kEchoGrace,
+                                            .failure_grace = stall_after_ + kEchoGrace,
+                                            .pipes = pipes_,
+                                            .patience = patience_});
   if (!pipes_) return {};
   LOCKSTEP_ASSIGN(attendant_, transport::messages::Attendant::start(messenger_->progress()));
   return {};

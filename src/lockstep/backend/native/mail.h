@@ -29,12 +29,13 @@ class Mail {
   // a message.
   Mail(const Rendezvous& rendezvous, transport::tcp::TcpTransportOptions options,
        std::shared_ptr<transport::shm::Domain> domain, const transport::shm::Patience& patience,
-       const collective::Tuning& tuning, const Clock& clock)
+       const collective::Tuning& tuning, Duration stall_after, const Clock& clock)
       : rendezvous_(rendezvous),
         options_(std::move(options)),
         domain_(std::move(domain)),
         patience_(patience),
         tuning_(tuning),
+        stall_after_(stall_after),
         clock_(clock) {}
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
@@ -65,6 +66,7 @@ class Mail {
   const std::shared_ptr<transport::shm::Domain> domain_;
   const transport::shm::Patience patience_;
   const collective::Tuning tuning_;
+  const Duration stall_after_;  // how long the monitor may take to notice
   const Clock& clock_;
   Mutex mutex_;
   std::unique_ptr<transport::Transport> transport_ LOCKSTEP_GUARDED_BY(mutex_);

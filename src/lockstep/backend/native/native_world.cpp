@@ -209,7 +209,7 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
                                                             : transport::Protection::kIntegrity,
                                           .open_to_all = open_to_all(rendezvous_),
                                           .congestion_control = options_.congestion_control},
-      domain_, patience(), means_.tuning, clock_);
+      domain_, patience(), means_.tuning, options_.stall_after, clock_);
   if (size().value == 1) return {};
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);

@@ -1,5 +1,7 @@
 #include "lockstep/backend/native/watch_socket.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -52,8 +54,14 @@ Result<WatchMessage> parse_watch_message(std::span<const std::byte, kWatchMessag
   return WatchMessage{.kind = static_cast<WatchMessage::Kind>(kind), .failure = failure, .rank = rank};
 }
 
-WatchSocket::WatchSocket(UniqueFd socket, Rank peer)
-    : socket_(std::move(socket)), fork_guard_(socket_.get()), peer_(peer) {}
+WatchSocket::WatchSocket(UniqueFd socket, Rank peer, Duration limit)
+    : socket_(std::move(socket)), fork_guard_(socket_.get()), peer_(peer) {
+  // A wire that is cut one way still carries what the other side sends again and again: whether it hears us
+  // is known by what it acknowledges.
+  const auto millis = static_cast<unsigned>(
+      std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(limit).count()));
+  (void)::setsockopt(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &millis, sizeof(millis));
+}
 
 void WatchSocket::say(const WatchMessage& message) {
   const auto bytes = write_watch_message(message);

@@ -35,8 +35,8 @@ Result<WatchMessage> parse_watch_message(std::span<const std::byte, kWatchMessag
 
 class WatchSocket {
  public:
-  // `peer` is the speaker at the other end.
-  WatchSocket(UniqueFd socket, Rank peer);
+  // `peer` is the speaker at the other end. One that acknowledges nothing for `limit` is unreachable.
+  WatchSocket(UniqueFd socket, Rank peer, Duration limit);
 
   Rank peer() const { return peer_; }
   int fd() const { return socket_.get(); }

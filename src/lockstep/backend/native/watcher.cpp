@@ -222,7 +222,7 @@ void Monitor::Watcher::meet_speakers() {
       }
     }
     if (!arrival) continue;
-    auto socket = std::make_unique<WatchSocket>(std::move(arrival->socket), peer);
+    auto socket = std::make_unique<WatchSocket>(std::move(arrival->socket), peer, options_.stall_after);
     for (const auto& [rank, failure] : lost_) {
       // Who was left out all others know already.
       if (is_here(rank) && failure != Failure::kLeftOut)

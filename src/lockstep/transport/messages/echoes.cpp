@@ -6,13 +6,14 @@
 namespace lockstep::transport::messages {
 
 void Echoes::hold_on_strand(Operation& operation, const Status& status, std::optional<Rank> source) {
-  const base::TimePoint due = std::min(clock_.now() + grace_, operation.deadline);
+  const Duration grace = status.failure() == Failure::kRemoteError ? failure_grace_ : grace_;
+  const base::TimePoint due = std::min(clock_.now() + grace, operation.deadline);
   Held held{.group = operation.group,
             .done = std::move(operation.done),
             .status = status,
             .source = source,
             .due = due};
-  if (closed_ || grace_ == Duration::zero()) return complete_on_strand(held);
+  if (closed_ || grace == Duration::zero()) return complete_on_strand(held);
   held_.push_back(std::move(held));
   arm_on_strand();
 }

@@ -18,8 +18,13 @@ namespace lockstep::transport::messages {
 
 class Echoes {
  public:
-  Echoes(std::shared_ptr<Strand> strand, Loop& loop, Duration grace)
-      : strand_(*strand), clock_(loop.clock()), grace_(grace), timer_(std::move(strand), loop) {}
+  // Those of a failure that its peer has told already (kRemoteError) are held for `failure_grace`.
+  Echoes(std::shared_ptr<Strand> strand, Loop& loop, Duration grace, Duration failure_grace)
+      : strand_(*strand),
+        clock_(loop.clock()),
+        grace_(grace),
+        failure_grace_(failure_grace),
+        timer_(std::move(strand), loop) {}
 
   // Completes the operation later, but not after its own deadline.
   void hold_on_strand(Operation& operation, const Status& status, std::optional<Rank> source);
@@ -41,6 +46,7 @@ class Echoes {
   Strand& strand_;
   const Clock& clock_;
   const Duration grace_;
+  const Duration failure_grace_;
   Alarm timer_;
   std::list<Held> held_;
   bool closed_ = false;

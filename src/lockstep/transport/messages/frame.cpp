@@ -79,9 +79,10 @@ Result<Frame> parse_frame(ByteView bytes) {
 
   const auto rule = rule_of(frame.kind);
   if (!rule) return corrupt(cat("has the unknown kind ", static_cast<int>(frame.kind)));
-  const bool refuses = frame.kind == FrameKind::kRefuse;
-  const bool known_refusal = frame.refusal >= Refusal::kSize && frame.refusal <= Refusal::kWithdrawn;
-  if (refuses ? !known_refusal : frame.refusal != Refusal::kNone)
+  const bool gives_reason = frame.kind == FrameKind::kRefuse || frame.kind == FrameKind::kAbandon;
+  const Refusal first = frame.kind == FrameKind::kRefuse ? Refusal::kSize : Refusal::kGroup;
+  const bool known_refusal = frame.refusal >= first && frame.refusal <= Refusal::kFailed;
+  if (gives_reason ? !known_refusal : frame.refusal != Refusal::kNone)
     return corrupt(cat("has the unknown refusal ", static_cast<int>(frame.refusal)));
   const bool empty = frame.group == 0 && frame.tag == 0 && frame.id == 0;
   const bool has_room = frame.refusal == Refusal::kSize || frame.kind == FrameKind::kOffer;

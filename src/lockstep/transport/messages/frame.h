@@ -23,11 +23,13 @@ enum class FrameKind : std::uint8_t {
   kTaken = 11,   // and was copied from there
 };
 
+// Why a receiver refuses a message, or its sender abandons it.
 enum class Refusal : std::uint8_t {
   kNone = 0,
-  kSize = 1,       // the receive has another size
-  kGroup = 2,      // the group has ended
-  kWithdrawn = 3,  // the receive was withdrawn while the message was on its way
+  kSize = 1,       // the receive has another size; not of kAbandon
+  kGroup = 2,      // that side has left the group
+  kWithdrawn = 3,  // the deadline of the call has passed
+  kFailed = 4,     // the group has failed
 };
 
 // Fields that a kind does not use are zero.

@@ -27,7 +27,7 @@ TEST(Frame, ComesBackAsItWas) {
       {.kind = FrameKind::kAsk, .group = ~0ULL, .tag = ~0ULL, .id = ~0ULL, .size = kMessageLimit},
       {.kind = FrameKind::kGo, .id = 1},
       {.kind = FrameKind::kData, .id = 1, .size = kPieceLimit},
-      {.kind = FrameKind::kAbandon, .group = 4, .tag = 5, .id = 6},
+      {.kind = FrameKind::kAbandon, .refusal = Refusal::kFailed, .group = 4, .tag = 5, .id = 6},
       {.kind = FrameKind::kRefuse,
        .refusal = Refusal::kSize,
        .group = 4,
@@ -79,7 +79,9 @@ TEST(Frame, WhatDoesNotFollowTheGrammarIsTyped) {
       {.kind = FrameKind::kGo, .id = 1, .size = 1},
       {.kind = FrameKind::kData, .id = 1, .size = 0},
       {.kind = FrameKind::kRefuse, .id = 1},
-      {.kind = FrameKind::kRefuse, .refusal = static_cast<Refusal>(4), .id = 1},
+      {.kind = FrameKind::kRefuse, .refusal = static_cast<Refusal>(5), .id = 1},
+      {.kind = FrameKind::kAbandon, .refusal = Refusal::kSize, .id = 1},
+      {.kind = FrameKind::kAbandon, .id = 1},
       {.kind = FrameKind::kRefuse, .refusal = Refusal::kGroup, .id = 1, .room = 1},
   };
   for (const Frame& frame : frames) {

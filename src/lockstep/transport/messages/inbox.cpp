@@ -166,7 +166,7 @@ void Inbox::keep_on_strand(const Frame& frame, Buffer payload) {
 Status Inbox::asked_on_strand(const Frame& frame) {
   Mailbox& mailbox = channel_.surroundings().mailbox;
   if (mailbox.ended(frame.group) != nullptr) {
-    refuse_on_strand(frame, Refusal::kGroup);
+    refuse_on_strand(frame, channel_.surroundings().reason_to_withdraw(frame.group));
     return {};
   }
   if (OperationPtr receive = mailbox.take_receive(key_of(frame), channel_.peer())) {
@@ -216,7 +216,7 @@ void Inbox::piece_read_on_strand(const Frame& frame) {
     } else if (receive->withdrawn) {
       channel_.complete_on_strand(*receive, *receive->withdrawn);
       if (const auto rest = incoming_.find(frame.id); rest != incoming_.end()) rest->second.receive = nullptr;
-      refuse_on_strand(frame, Refusal::kWithdrawn);
+      refuse_on_strand(frame, channel_.surroundings().reason_to_withdraw(frame.group));
     }
   }
   read_frame_on_strand();
@@ -251,13 +251,13 @@ bool Inbox::copy_on_strand() {
 }
 
 void Inbox::copied_on_strand(std::uint64_t id, Operation& receive) {
-  if (channel_.neighbour()->take(id)) {
-    channel_.complete_on_strand(receive, {});
-    channel_.outbox().say_on_strand(
-        {.kind = FrameKind::kTaken, .group = receive.group, .tag = receive.tag, .id = id});
-  } else {
-    withdrawn_on_strand(receive);
+  if (!channel_.neighbour()->take(id)) {
+    incoming_.at(id).offered = nullptr;  // it was revoked: why, its sender says
+    return;
   }
+  channel_.complete_on_strand(receive, {});
+  channel_.outbox().say_on_strand(
+      {.kind = FrameKind::kTaken, .group = receive.group, .tag = receive.tag, .id = id});
   incoming_.erase(id);
 }
 
@@ -268,14 +268,12 @@ void Inbox::abandoned_on_strand(const Frame& frame) {
   }
   const auto message = incoming_.extract(frame.id);
   if (!message || !message.mapped().receive) return;
-  withdrawn_on_strand(*message.mapped().receive);
+  withdrawn_on_strand(*message.mapped().receive, frame.refusal);
 }
 
-void Inbox::withdrawn_on_strand(Operation& receive) {
+void Inbox::withdrawn_on_strand(Operation& receive, Refusal why) {
   channel_.complete_on_strand(
-      receive, receive.blame(Status::timeout(cat("rank ", channel_.peer(),
-                                                 " withdrew the message before all of it had come.")),
-                             channel_.peer()));
+      receive, withdrawn(receive, channel_.peer(), why, "the message before all of it had come"));
 }
 
 void Inbox::deliver_on_strand(OperationPtr receive, Arrival arrival) {
@@ -288,7 +286,7 @@ void Inbox::deliver_on_strand(OperationPtr receive, Arrival arrival) {
 void Inbox::drop_on_strand(const Arrival& arrival) {
   if (!arrival.asked) return free_on_strand(eager_cost(arrival.size));
   --asks_;
-  refuse_on_strand(frame_of(arrival), Refusal::kGroup);
+  refuse_on_strand(frame_of(arrival), channel_.surroundings().reason_to_withdraw(arrival.key.group));
 }
 
 void Inbox::fill_on_strand(Operation& receive, ByteView payload, const Frame& frame) {
@@ -334,7 +332,7 @@ void Inbox::withdraw_on_strand(const Why& why) {
     if (!status) continue;
     channel_.complete_on_strand(*message.receive, *status);
     refuse_on_strand({.group = message.receive->group, .tag = message.receive->tag, .id = id},
-                     Refusal::kWithdrawn);
+                     channel_.surroundings().reason_to_withdraw(message.receive->group));
     message.receive = nullptr;
   }
 }

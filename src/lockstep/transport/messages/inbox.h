@@ -58,7 +58,7 @@ class Inbox {
   Status offered_on_strand(const Frame& frame);
   void copied_on_strand(std::uint64_t id, Operation& receive);
   void abandoned_on_strand(const Frame& frame);
-  void withdrawn_on_strand(Operation& receive);
+  void withdrawn_on_strand(Operation& receive, Refusal why);
 
   void fill_on_strand(Operation& receive, ByteView payload, const Frame& frame);
   void start_on_strand(OperationPtr receive, const Frame& ask);

@@ -67,6 +67,7 @@ struct WorldSettings {
   const Clock* clock = &Clock::steady();
   Bytes eager_budget = Bytes::mib(1);
   Duration echo_grace = {};
+  Duration failure_grace = {};
 };
 
 using AllPipes = std::vector<std::shared_ptr<transport::shm::Pipes>>;
@@ -113,6 +114,7 @@ class Ranks {
           transport::messages::MessengerOptions{.rank = Rank(rank),
                                                 .endpoints = endpoints,
                                                 .echo_grace = settings.echo_grace,
+                                                .failure_grace = settings.failure_grace,
                                                 .eager_budget = settings.eager_budget,
                                                 .pipes = pipes[static_cast<std::size_t>(rank)]}));
       if (!pipes[static_cast<std::size_t>(rank)]) continue;

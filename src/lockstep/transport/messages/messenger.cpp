@@ -140,12 +140,12 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     // Whoever sleeps may wait for what was called.
     const auto strand = std::make_shared<Strand>([bell] { bell->ring(); });
     Loop& loop = transport.loop();
-    return std::make_shared<Surroundings>(
-        Surroundings{.transport = transport,
-                     .loop = loop,
-                     .strand = strand,
-                     .options = options,
-                     .echoes = std::make_unique<Echoes>(strand, loop, options.echo_grace)});
+    return std::make_shared<Surroundings>(Surroundings{
+        .transport = transport,
+        .loop = loop,
+        .strand = strand,
+        .options = options,
+        .echoes = std::make_unique<Echoes>(strand, loop, options.echo_grace, options.failure_grace)});
   }
 
   Progress::Moved move() {

@@ -55,6 +55,8 @@ struct MessengerOptions {
   // An operation that ends because of its peer is held back for so long: if its group ends meanwhile, that is
   // why.
   Duration echo_grace = {};
+  // The same for one whose peer says that the group has failed: as long as the news of it may take.
+  Duration failure_grace = {};
   // Performance; the same on all ranks.
   Bytes eager_budget = Bytes::mib(1);  // what a peer may send before anyone receives it
   // To the ranks of this host that it has met; none: all ranks are reached over connections. Shared with

@@ -126,7 +126,9 @@ TEST_F(HigherPeer, AMessageIsAbandonedAtItsDeadlineAlsoInTheMiddle) {
     end.hear_bytes(static_cast<std::size_t>(frame.size));
     frame = end.hear();
   }
-  EXPECT_EQ(frame, (Frame{.kind = FrameKind::kAbandon, .group = 1, .tag = 4, .id = 1}));
+  EXPECT_EQ(
+      frame,
+      (Frame{.kind = FrameKind::kAbandon, .refusal = Refusal::kWithdrawn, .group = 1, .tag = 4, .id = 1}));
   EXPECT_THAT(await(std::move(sending)), StatusIs(Code::kTimeout, HasSubstr("rank 1")));
 }
 
@@ -144,7 +146,7 @@ TEST_F(HigherPeer, AReceiveIsWithdrawnAtItsDeadlineAlsoInTheMiddle) {
   EXPECT_EQ(end.hear().refusal, Refusal::kWithdrawn);
   // What was on its way is thrown away; then the next message comes.
   end.say({.kind = FrameKind::kData, .id = 1, .size = 50}, Buffer(50));
-  end.say({.kind = FrameKind::kAbandon, .group = 1, .tag = 4, .id = 1});
+  end.say({.kind = FrameKind::kAbandon, .refusal = Refusal::kWithdrawn, .group = 1, .tag = 4, .id = 1});
   end.say({.kind = FrameKind::kEager, .group = 1, .tag = 4, .id = 2, .size = 5}, pattern(5, 9));
   Buffer next(5);
   EXPECT_OK(await(recv(messenger_, 1, next, ranks_.soon(), {.tag = 4})).status);
@@ -176,10 +178,25 @@ TEST_F(HigherPeer, AMessageThatItsSenderWithdrawsFailsTheReceive) {
   end.say({.kind = FrameKind::kAsk, .group = 1, .tag = 4, .id = 1, .size = kLarge});
   end.hear();
   end.say({.kind = FrameKind::kData, .id = 1, .size = 100}, Buffer(100));
-  end.say({.kind = FrameKind::kAbandon, .group = 1, .tag = 4, .id = 1});
+  end.say({.kind = FrameKind::kAbandon, .refusal = Refusal::kWithdrawn, .group = 1, .tag = 4, .id = 1});
   const Outcome outcome = await(std::move(receiving));
   EXPECT_THAT(outcome.status, StatusIs(Code::kTimeout, HasSubstr("rank 1 withdrew the message")));
   EXPECT_EQ(outcome.source, Rank(1));
+}
+
+TEST_F(HigherPeer, WhyAMessageIsWithdrawnIsHeard) {
+  FarEnd end = connect();
+  end.hear();
+  Buffer in(kLarge);
+  std::uint64_t id = 0;
+  for (const auto& [refusal, failure] :
+       {std::pair(Refusal::kGroup, Failure::kClosed), std::pair(Refusal::kFailed, Failure::kRemoteError)}) {
+    OutcomeFuture receiving = recv(messenger_, 1, in, ranks_.soon(), {.tag = 4});
+    end.say({.kind = FrameKind::kAsk, .group = 1, .tag = 4, .id = ++id, .size = kLarge});
+    end.hear();
+    end.say({.kind = FrameKind::kAbandon, .refusal = refusal, .group = 1, .tag = 4, .id = id});
+    EXPECT_THAT(await(std::move(receiving)).status, FailureIs(failure));
+  }
 }
 
 TEST_F(HigherPeer, CreditIsReturnedWithTheNextFrame) {

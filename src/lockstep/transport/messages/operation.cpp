@@ -44,4 +44,22 @@ Status unequal(const Operation& operation, Rank other, std::uint64_t size) {
       other);
 }
 
+Status withdrawn(const Operation& operation, Rank other, Refusal why, std::string_view what) {
+  switch (why) {
+    case Refusal::kGroup:
+      return operation.blame(
+          Status::aborted(cat("rank ", other, " has left the group."), {.failure = Failure::kClosed}), other);
+    case Refusal::kFailed:
+      return operation.blame(Status::disconnected(cat("the group has failed on rank ", other,
+                                                      ", and this rank cannot learn why."),
+                                                  {.failure = Failure::kRemoteError}),
+                             other);
+    case Refusal::kWithdrawn:
+    case Refusal::kSize:
+    case Refusal::kNone:
+      break;
+  }
+  return operation.blame(Status::timeout(cat("rank ", other, " withdrew ", what, ".")), other);
+}
+
 }  // namespace lockstep::transport::messages

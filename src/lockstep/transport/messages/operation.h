@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
+#include "lockstep/transport/messages/frame.h"
 #include "lockstep/transport/messages/messenger.h"
 #include "lockstep/transport/messages/strand.h"
 
@@ -57,5 +59,8 @@ using Why = std::function<std::optional<Status>(const Operation&)>;
 
 // Of an operation whose other side has another size.
 Status unequal(const Operation& operation, Rank other, std::uint64_t size);
+// Of one whose other side has withdrawn `what`, in the middle of the message. With kRemoteError if its group
+// has failed there: what it has failed of is on its way.
+Status withdrawn(const Operation& operation, Rank other, Refusal why, std::string_view what);
 
 }  // namespace lockstep::transport::messages

@@ -23,18 +23,8 @@ Status off_grammar(std::string_view what, const Frame& frame) {
 }
 
 Status refusal_status(const Operation& send, Rank peer, const Frame& refusal) {
-  switch (refusal.refusal) {
-    case Refusal::kSize:
-      return unequal(send, peer, refusal.room);
-    case Refusal::kGroup:
-      return send.blame(
-          Status::aborted(cat("rank ", peer, " has left the group."), {.failure = Failure::kClosed}));
-    case Refusal::kWithdrawn:
-    case Refusal::kNone:
-      break;
-  }
-  return send.blame(
-      Status::timeout(cat("rank ", peer, " withdrew its receive in the middle of the message.")));
+  if (refusal.refusal == Refusal::kSize) return unequal(send, peer, refusal.room);
+  return withdrawn(send, peer, refusal.refusal, "its receive in the middle of the message");
 }
 
 }  // namespace
@@ -262,7 +252,11 @@ base::TimePoint Outbox::held_since() const {
 }
 
 void Outbox::abandon_on_strand(const Operation& send) {
-  say_on_strand({.kind = FrameKind::kAbandon, .group = send.group, .tag = send.tag, .id = send.id});
+  say_on_strand({.kind = FrameKind::kAbandon,
+                 .refusal = channel_.surroundings().reason_to_withdraw(send.group),
+                 .group = send.group,
+                 .tag = send.tag,
+                 .id = send.id});
 }
 
 }  // namespace lockstep::transport::messages

@@ -35,6 +35,12 @@ struct Surroundings {
       on->run([&] { then(std::forward<decltype(result)>(result)); });
     };
   }
+  // What the peer of a message hears that is withdrawn now.
+  Refusal reason_to_withdraw(std::uint64_t group) const {
+    const Status* const ended = mailbox.ended(group);
+    if (ended == nullptr) return Refusal::kWithdrawn;
+    return ended->failure() == Failure::kClosed ? Refusal::kGroup : Refusal::kFailed;
+  }
   Deadline never() const { return {loop.clock(), base::TimePoint::max()}; }
   void retire_on_strand(std::unique_ptr<Connection> connection) {
     if (!connection) return;
