@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -273,6 +274,16 @@ Result<UniqueFd> connect(const Knock& knock, const Deadline& deadline) {
   }
 }
 
+// A wire that is cut now says nothing more: between looks it is waited for.
+Status recv_answer(const Knock& knock, int socket, ByteSpan answer, const Deadline& limit) {
+  while (!limit.expired()) {
+    pollfd coming{.fd = socket, .events = POLLIN, .revents = 0};
+    if (::poll(&coming, 1, limit.at_most(kAttempt).poll_millis()) != 0) break;
+    LOCKSTEP_TRY(knock.look());
+  }
+  return base::recv_all(socket, answer, limit, kHandshake);
+}
+
 // Connects, and passes the handshake.
 Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
   LOCKSTEP_ASSIGN(UniqueFd socket, connect(knock, deadline));
@@ -287,11 +298,11 @@ Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
   const Deadline limit = deadline.at_most(std::chrono::seconds(5));
   LOCKSTEP_TRY(base::send_all(socket.get(), handshake.hello(), limit, kHandshake));
   std::array<std::byte, base::kServerHelloSize> hello;
-  LOCKSTEP_TRY(base::recv_all(socket.get(), hello, limit, kHandshake));
+  LOCKSTEP_TRY(recv_answer(knock, socket.get(), hello, limit));
   LOCKSTEP_ASSIGN(const auto proof, handshake.on_server_hello(hello));
   LOCKSTEP_TRY(base::send_all(socket.get(), proof, limit, kHandshake));
   std::array<std::byte, base::kVerdictSize> verdict;
-  LOCKSTEP_TRY(base::recv_all(socket.get(), verdict, limit, kHandshake));
+  LOCKSTEP_TRY(recv_answer(knock, socket.get(), verdict, limit));
   LOCKSTEP_TRY(handshake.on_verdict(verdict));
   const base::SessionKeys keys = handshake.keys();
   return Arrival{.socket = std::move(socket), .keys = keys};

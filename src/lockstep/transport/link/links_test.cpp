@@ -228,5 +228,17 @@ TEST(Links, AMemberThatNeverComesIsATimeoutThatNamesIt) {
   });
 }
 
+TEST(Links, WhoeverWaitsForTheAnswerOfADoorHearsThatTheGroupHasFailed) {
+  // The kernel takes the connection, and nobody answers, as on a wire that is cut just then.
+  const UniqueFd silent = base::listen_on(*base::SocketAddress::parse("127.0.0.1", 0)).value();
+  const Identity identity{
+      .job_id = "job", .secret = Secret::generate(), .rank = Rank{0}, .world = WorldSize{2}};
+  const auto answer = knock({.identity = identity,
+                             .addresses = {*base::local_address(silent.get())},
+                             .look = [] { return Status::aborted("rank 3 cannot be reached"); }},
+                            Clock::steady().in(1h));
+  EXPECT_THAT(answer.status(), StatusIs(Code::kAborted, HasSubstr("rank 3 cannot be reached")));
+}
+
 }  // namespace
 }  // namespace lockstep::transport::link
