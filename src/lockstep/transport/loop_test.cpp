@@ -30,6 +30,16 @@ TEST(Loop, RunsWhatIsPostedInOrderOnOneThreadThatIsNotOurs) {
   EXPECT_EQ(order, expected);
 }
 
+TEST(Loop, NothingOvertakesWhatATaskHasPosted) {
+  ASSERT_OK_AND_ASSIGN(const auto loop, Loop::start("test", Clock::steady()));
+  std::vector<int> order;
+  loop->run_and_drain([&] {
+    loop->post([&] { order.push_back(1); });
+    std::thread([&] { loop->post([&] { order.push_back(2); }); }).join();
+  });
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
 TEST(Loop, DrainWaitsForWhatTheTaskPosts) {
   ASSERT_OK_AND_ASSIGN(const auto loop, Loop::start("test", Clock::steady()));
   for (int round = 0; round < 200; ++round) {
