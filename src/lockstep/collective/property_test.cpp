@@ -24,7 +24,7 @@ using lockstep::testing::CommunicatorWorld;
 using transport::Communicator;
 
 std::uint64_t first_seed = 1;
-std::uint64_t seeds = lockstep::testing::kSanitized ? 4 : 20;
+std::uint64_t seeds = lockstep::testing::kSanitized ? 2 : 20;
 
 class Random {
  public:

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lockstep/base/text.h"
+#include "lockstep/testing/sanitized.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::testing {
@@ -310,7 +311,7 @@ TEST_P(StoreConformance, SaysWhatItIs) {
 }
 
 TEST_P(StoreConformance, HoldsManyKeys) {
-  constexpr int kBatches = 20, kBatch = 5000;
+  constexpr int kBatches = kSanitized ? 3 : 20, kBatch = 5000;
   const std::vector<Buffer> values(kBatch, buffer_of("value"));
   for (int batch = 0; batch < kBatches; ++batch) {
     Names keys;

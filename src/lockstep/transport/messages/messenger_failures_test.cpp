@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "lockstep/testing/fake_clock.h"
+#include "lockstep/testing/sanitized.h"
 #include "lockstep/testing/status_matchers.h"
 #include "lockstep/transport/messages/messages_test_support.h"
 
@@ -172,7 +173,7 @@ TEST_P(MessengerFailures, AGroupThatWasLeftTakesNothingMore) {
 
 TEST_P(MessengerFailures, AGroupThatEndsInTheMiddleOfALargeMessageFailsBothSides) {
   Ranks ranks(2, {.medium = GetParam()});
-  const Buffer large = pattern(64U << 20, 1);
+  const Buffer large = pattern((kSanitized ? 8U : 64U) << 20, 1);
   Buffer received(large.size());
   OutcomeFuture receiving = recv(ranks[1], 0, received, ranks.soon());
   StatusFuture sending = send(ranks[0], 1, ranks.place(0, large), ranks.soon());
@@ -224,7 +225,7 @@ TEST_P(MessengerFailures, APeerThatLeavesFailsItsOperationsAndIsNamed) {
 }
 
 TEST_P(MessengerFailures, DestructionFailsWhatIsPending) {
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < (kSanitized ? 4 : 10); ++round) {
     Ranks ranks(2, {.medium = GetParam()});
     if (round % 2 == 0) meet(ranks, 0, 1);
     const Buffer large = pattern(8U << 20, 1);
@@ -276,7 +277,7 @@ TEST_P(MessengerFailures, MayBeDestroyedInACallback) {
 }
 
 TEST_P(MessengerFailures, EveryCallbackRunsOnceWhileThreadsRaceWithTheEnd) {
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < (kSanitized ? 4 : 10); ++round) {
     Ranks ranks(2, {.medium = GetParam(), .eager_budget = Bytes::kib(200)});
     constexpr int kThreads = 2;
     constexpr int kOperations = 50;

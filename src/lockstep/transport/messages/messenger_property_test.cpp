@@ -161,8 +161,8 @@ TEST_P(MessengerProperty, EveryMessageArrivesWholeAtItsReceiveAndInOrder) {
 
 INSTANTIATE_TEST_SUITE_P(
     Over, MessengerProperty,
-    ::testing::Values(Load{.medium = Medium::inproc(), .seeds = kSanitized ? 2 : 4, .messages = 25},
-                      Load{.medium = Medium::tcp(), .seeds = kSanitized ? 2 : 4, .messages = 25},
+    ::testing::Values(Load{.medium = Medium::inproc(), .seeds = kSanitized ? 1 : 4, .messages = 25},
+                      Load{.medium = Medium::tcp(), .seeds = kSanitized ? 1 : 4, .messages = 25},
                       Load{.medium = Medium::pipes(),
                            .seeds = kSanitized ? 1 : 4,
                            .messages = kSanitized ? 10 : 25,
