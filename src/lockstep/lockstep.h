@@ -11,6 +11,7 @@
 #include "lockstep/backend/world.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/tensor/backend_source.h"
+#include "lockstep/tensor/borrowed/borrowed.h"
 #include "lockstep/tensor/coalescing.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/errors.h"

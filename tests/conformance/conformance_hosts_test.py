@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The conformance suite on two hosts: network namespaces that are joined by a wire.
 
-    conformance_hosts_test.py PROGRAM [unittest's arguments]      PROGRAM is native_conformance
+    conformance_hosts_test.py [--write] PROGRAM TABLE [unittest's arguments]      PROGRAM is native_conformance
 
-One rank on each host, so that all of it goes over TCP; then two on each, over shared memory and TCP.
+One rank on each host, so that all of it goes over TCP; then two on each, over shared memory and TCP. What is supported
+is compared with TABLE, or written there.
 """
 
 import os
@@ -18,28 +19,33 @@ from bounds import within  # noqa: E402
 from rendezvous_rank import RendezvousTest, unittest  # noqa: E402
 
 PROGRAM = ""
+TABLE = ""
+OPTION = "--table"
 PORT = 29500  # in namespaces of our own
 
 
 class ConformanceOnTwoHosts(RendezvousTest):
-    def run_suite(self, size):
+    def run_suite(self, size, column):
         secret = self.new_secret()
         with hosts.TwoHosts() as two:
             ranks = [self.start({"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": hosts.ADDRESSES[0],
                                  "MASTER_PORT": PORT, "LOCKSTEP_SECRET_FILE": secret},
-                                ["--gtest_brief=1"], prefix=two.enter(2 * rank // size), program=PROGRAM)
+                                ["--column", column, OPTION, TABLE, "--gtest_brief=1"], prefix=two.enter(2 * rank // size), program=PROGRAM)
                      for rank in range(size)]
             for number, rank in enumerate(ranks):
                 output, errors = rank.process.communicate(timeout=within(100))
                 self.assertEqual(rank.process.returncode, 0, f"rank {number}: {output.decode()}{errors.decode()}")
 
     def test_over_tcp(self):
-        self.run_suite(2)
+        self.run_suite(2, "native, TCP")
 
     def test_over_shared_memory_and_tcp(self):
-        self.run_suite(4)
+        self.run_suite(4, "native, both")
 
 
 if __name__ == "__main__":
-    PROGRAM = os.path.abspath(sys.argv.pop(1))
+    if sys.argv[1] == "--write":
+        OPTION = "--write-table"
+        sys.argv.pop(1)
+    PROGRAM, TABLE = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
     unittest.main()

@@ -4,7 +4,7 @@
 
 int main(int argc, char** argv) {
   using namespace lockstep;
-  return testing::run_backend_conformance(argc, argv, "native", []() -> Result<std::unique_ptr<Groups>> {
+  return testing::run_backend_conformance(argc, argv, "native, shm", []() -> Result<std::unique_ptr<Groups>> {
     LOCKSTEP_ASSIGN(std::unique_ptr<World> world, World::join());
     return std::unique_ptr<Groups>(std::move(world));
   });

@@ -185,8 +185,8 @@ std::vector<BackendCase> message_cases() {
           {"Message", "ArrivesAfterTheOneBefore", one_after_the_other},
           {"Message", "MayComeFromWhomever", from_whomever},
           {"Message", "HasACallbackThoughNobodyWaits", callbacks},
-          {"Message", "OfAnotherSizeIsRefused", sizes_that_differ},
-          {"Message", "AReceiveThatGivesUpIsWithdrawn", withdrawn},
+          {"Message", "OfAnotherSizeIsRefused", sizes_that_differ, "a message of another size is refused"},
+          {"Message", "AReceiveThatGivesUpIsWithdrawn", withdrawn, "a receive that gives up is withdrawn"},
           {"Message", "NeedsAPeerOfTheGroup", wrong_peer}};
 }
 

@@ -211,8 +211,8 @@ Buffer elements_of(DType type, const std::vector<int>& numbers) {
 std::vector<BackendCase> reduction_cases() {
   return {{"Reduction", "OfEveryType", every_type},
           {"Reduction", "OfAnyCount", any_count},
-          {"Reduction", "ANanWinsInMinAndMax", nan_wins},
-          {"Reduction", "SixteenBitSumsAreRoundedOnce", rounds_once}};
+          {"Reduction", "ANanWinsInMinAndMax", nan_wins, "a NaN wins in min and max"},
+          {"Reduction", "SixteenBitSumsAreRoundedOnce", rounds_once, "16-bit sums are rounded once"}};
 }
 
 }  // namespace lockstep::testing

@@ -55,7 +55,18 @@ void SupportTable::add(const std::string& operation, DType type, bool supported)
   if (supported) types.insert(type);
 }
 
-std::string SupportTable::cell_of(const std::set<DType>& types) {
+void SupportTable::add(const std::string& what, bool supported) {
+  operations_.push_back(what);
+  promises_[what] = supported;
+}
+
+std::string SupportTable::cell_of(const std::string& operation) const {
+  if (const auto promise = promises_.find(operation); promise != promises_.end())
+    return promise->second ? "yes" : "no";
+  return text_of(types_.at(operation));
+}
+
+std::string SupportTable::text_of(const std::set<DType>& types) {
   if (types.empty()) return "none";
   std::vector<std::string> absent;
   std::vector<std::string> present;
@@ -73,7 +84,7 @@ Status SupportTable::compare(const std::string& path) const {
     const std::size_t line = document.first_row + i;
     const auto cells =
         line < document.lines.size() ? cells_of(document.lines[line]) : std::vector<std::string>();
-    const std::string cell = cell_of(types_.at(operations_[i]));
+    const std::string cell = cell_of(operations_[i]);
     if (cells.size() > document.column && cells[0] == operations_[i] && cells[document.column] == cell)
       continue;
     return Status::invalid(cat(path, ":", line + 1, ": ", column_, " has ", operations_[i], " for ", cell,
@@ -97,7 +108,7 @@ Status SupportTable::write(const std::string& path) const {
   for (const std::string& operation : operations_) {
     auto& cells = rows.try_emplace(operation, columns, "").first->second;
     cells[0] = operation;
-    cells[document.column] = cell_of(types_.at(operation));
+    cells[document.column] = cell_of(operation);
     lines.push_back(cat("| ", base::join(cells, " | "), " |"));
   }
   lines.insert(lines.end(), document.lines.begin() + static_cast<std::ptrdiff_t>(end), document.lines.end());
