@@ -2,6 +2,7 @@
 
 #include "lockstep/tensor/operation.h"
 #include "lockstep/tensor/sparse.h"
+#include "lockstep/tensor/watched.h"
 
 namespace lockstep::tensor {
 
@@ -53,8 +54,15 @@ WorkHandle barrier(const CollectiveOptions& options) {
 void monitored_barrier(const MonitoredBarrierOptions& options) {
   const Operation op("monitored_barrier", options.group);
   if (!op.member()) return;
-  const Status status =
-      op.state()->any_backend(op.call())->monitored_barrier(op.options({.timeout = options.timeout}));
+  const std::shared_ptr<Backend> backend = op.state()->any_backend(op.call());
+  std::optional<Watched> watched;
+  if (Watched::wanted(*op.state()))
+    watched.emplace(WatchedCall{.call = op.call(), .state = *op.state(), .backend = *backend});
+  const Status status = backend->monitored_barrier(op.options({.timeout = options.timeout}));
+  if (watched) {
+    watched->complete(status, backend->sequence());
+    watched->returned(status, backend->sequence());
+  }
   if (!status.ok()) op.throw_status(status);
 }
 

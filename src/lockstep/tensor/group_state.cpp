@@ -21,6 +21,8 @@ GroupState::GroupState(Parts parts)
       world_ranks_(std::move(parts.world_ranks)),
       rank_(parts.rank),
       global_rank_(parts.global_rank),
+      watch_(parts.watch ? std::move(parts.watch)
+                         : std::make_shared<GroupWatch>(DebugLevel::kOff, Duration{})),
       backends_(std::move(parts.backends)) {
   for (const DeviceBackend& backend : backends_) names_.emplace_back(backend.device, backend.name);
 }

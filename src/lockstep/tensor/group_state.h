@@ -12,6 +12,7 @@
 #include "lockstep/backend/backend.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/types.h"
+#include "lockstep/tensor/group_watch.h"
 
 namespace lockstep::tensor {
 
@@ -33,6 +34,7 @@ class GroupState {
     int rank = -1;                       // in the group
     int global_rank = -1;                // this process's
     std::vector<DeviceBackend> backends = {};
+    std::shared_ptr<GroupWatch> watch = {};  // nothing: nobody
   };
   explicit GroupState(Parts parts);
   // Nobody's group: what ranks get that are not members.
@@ -59,6 +61,8 @@ class GroupState {
 
   // Of the backends of all devices.
   void set_timeout(Duration timeout);
+  // Never null. Shared with observers and operations, which may outlive the group.
+  const std::shared_ptr<GroupWatch>& watch() const { return watch_; }
 
   bool is_closed() const;
   // Leaves the group. What runs in another thread meanwhile ends with GroupClosed.
@@ -74,6 +78,7 @@ class GroupState {
   const std::vector<Rank> world_ranks_;
   const int rank_;
   const int global_rank_;
+  const std::shared_ptr<GroupWatch> watch_;
   std::vector<std::pair<c10::DeviceType, std::string>> names_;
   mutable Mutex mutex_;
   std::vector<DeviceBackend> backends_ LOCKSTEP_GUARDED_BY(mutex_);  // empty once it is closed

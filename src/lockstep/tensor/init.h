@@ -19,6 +19,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/store/store.h"
 #include "lockstep/tensor/backend_source.h"
+#include "lockstep/tensor/debug_level.h"
 #include "lockstep/tensor/process_group.h"
 
 namespace lockstep::tensor {
@@ -37,6 +38,7 @@ struct InitOptions {
   std::optional<Duration> timeout = {};  // of an operation; else 30 min
   std::string group_name = "world";
   std::string group_desc = "default group";
+  DebugOptions debug = {};
   // Backends from outside, by name (backend_source.h).
   BackendSources backends = {};
   // What torch calls pg_options. Its rendezvous may not say again what is said above.

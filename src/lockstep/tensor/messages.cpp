@@ -5,6 +5,7 @@
 
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/operation.h"
+#include "lockstep/tensor/watched.h"
 #include "lockstep/tensor/work_state.h"
 
 namespace lockstep::tensor {
@@ -47,6 +48,17 @@ class Message {
     const auto buffers = std::make_shared<Buffers>();
     OpOptions options = op_.options({.timeout = timeout_});
     options.keep = buffers;
+    if (sends_) op_.check_nan(*backend);
+    const at::Tensor* const tensor = &tensor_;
+    std::shared_ptr<Watched> watched;
+    if (Watched::wanted(*op_.state())) {
+      watched = std::make_shared<Watched>(WatchedCall{.call = op_.call(),
+                                                      .state = *op_.state(),
+                                                      .backend = *backend,
+                                                      .tensors = {&tensor, 1},
+                                                      .peer = peer_.value_or(-1),
+                                                      .async_op = true});
+    }
     backend::WorkPtr work;
     if (sends_) {
       work = backend->send(Rank{*peer_}, tag_, buffers->input(tensor_), options);
@@ -54,6 +66,10 @@ class Message {
       std::optional<Rank> from;
       if (peer_) from = Rank{*peer_};
       work = backend->recv(from, tag_, buffers->output(tensor_), options);
+    }
+    if (watched) {
+      Watched::complete_with(watched, *work);
+      watched->returned({}, work->sequence());
     }
     return WorkHandle(std::make_shared<WorkHandle::State>(std::move(work), buffers, op_.state()));
   }

@@ -9,7 +9,9 @@
 #include "lockstep/base/log.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/default_group.h"
+#include "lockstep/tensor/detail_checks.h"
 #include "lockstep/tensor/overlap.h"
+#include "lockstep/tensor/watched.h"
 #include "lockstep/tensor/work_state.h"
 
 namespace lockstep::tensor {
@@ -104,7 +106,9 @@ void Operation::throw_refused(const std::string& what) const {
 void Operation::throw_status(const Status& given) const {
   const Rank at{state_->global_rank()};
   const bool nameless = given.code() == Code::kInvalid && given.failure() == Failure::kNone;
-  throw_error(nameless ? given.with_prefix(cat("rank ", at, ": ")) : given, at);
+  const Status named = nameless ? given.with_prefix(cat("rank ", at, ": ")) : given;
+  if (!in_detail()) throw_error(named, at);
+  throw_error(Status(named.code(), cat(named.message(), stack_text()), named.cause()), at);
 }
 
 void Operation::check_length(const char* argument, std::size_t length, std::size_t wanted) const {
@@ -175,13 +179,67 @@ void Operation::add(const at::Tensor& tensor, Argument argument, Role role) {
 
 void Operation::check_together() const {
   if (entries_.size() < 2) return;
-  c10::SmallVector<const at::Tensor*, 8> tensors;
-  for (const Entry& entry : entries_) tensors.push_back(entry.tensor);
-  const auto found = find_overlap({tensors.data(), tensors.size()},
+  const auto all = tensors();
+  const auto found = find_overlap({all.data(), all.size()},
                                   [this](std::size_t i) { return entries_[i].role != Role::kInput; });
   if (!found) return;
   refuse(entries_[found->first].argument.text(), " and ", entries_[found->second].argument.text(),
          " share memory, and one of them is written to.");
+}
+
+c10::SmallVector<const at::Tensor*, 8> Operation::tensors() const {
+  c10::SmallVector<const at::Tensor*, 8> all;
+  for (const Entry& entry : entries_) all.push_back(entry.tensor);
+  return all;
+}
+
+void Operation::check_nan(Backend& backend) const {
+  if (!in_detail()) return;
+  for (const Entry& entry : entries_) {
+    if (entry.role == Role::kOutput) continue;
+    const std::string found = describe_nan(*entry.tensor, entry.argument.text());
+    if (found.empty()) continue;
+    const Status why = Status::invalid(cat(call_, ": ", found, "."), {.op = call_, .group = state_->name()});
+    backend.abort(why);
+    throw_status(why);
+  }
+}
+
+Status Operation::compare(Backend& backend, const Call& call, const OpOptions& options) const {
+  if (!in_detail() || !same_on_all_ranks(call.kind, state_->backend_name(device_))) return {};
+  return compare_outputs(backend, *state_, call_, call.outputs, options);
+}
+
+void Operation::run(Backend& backend, const Call& call, const OpOptions& options) {
+  if (!Watched::wanted(*state_)) {
+    if (const Status status = backend.run(call, options); !status.ok()) throw_status(status);
+    return;
+  }
+  const auto all = tensors();
+  Watched watched({.call = call_, .state = *state_, .backend = backend, .tensors = {all.data(), all.size()}});
+  Status status = backend.run(call, options);
+  const std::uint64_t sequence = backend.sequence();
+  if (status.ok()) status = compare(backend, call, options);
+  watched.complete(status, sequence);
+  watched.returned(status, sequence);
+  if (!status.ok()) throw_status(status);
+}
+
+backend::WorkPtr Operation::start(Backend& backend, const Call& call, const OpOptions& options) {
+  if (!Watched::wanted(*state_)) return backend.start(call, options);
+  const auto all = tensors();
+  const auto watched = std::make_shared<Watched>(WatchedCall{.call = call_,
+                                                             .state = *state_,
+                                                             .backend = backend,
+                                                             .tensors = {all.data(), all.size()},
+                                                             .async_op = true});
+  backend::WorkPtr work = backend.start(call, options);
+  Watched::complete_with(watched, *work);
+  watched->returned({}, work->sequence());
+  if (in_detail() && work->wait().ok()) {
+    if (const Status same = compare(backend, call, options); !same.ok()) throw_status(same);
+  }
+  return work;
 }
 
 OpOptions Operation::options(const Issue& how) const {
@@ -221,6 +279,8 @@ WorkHandle Operation::issue(OpKind kind, int root, const Reduction& reduction, c
   check_together();
   const std::shared_ptr<Backend> backend =
       entries_.empty() ? state_->any_backend(call_) : state_->backend(call_, device_);
+  // What is only written is no input: the tensor of a broadcast, where it arrives.
+  if (kind != OpKind::kBroadcast || root == rank()) check_nan(*backend);
   OpOptions options = this->options(how);
   Spans spans;
   Call call{.kind = kind,
@@ -236,15 +296,14 @@ WorkHandle Operation::issue(OpKind kind, int root, const Reduction& reduction, c
   if (!how.async_op) {
     Buffers buffers;
     fill(buffers);
-    const Status status = backend->run(call, options);
-    if (!status.ok()) throw_status(status);
+    run(*backend, call, options);
     buffers.finish();
     return {};
   }
   const auto buffers = std::make_shared<Buffers>();
   fill(*buffers);
   options.keep = buffers;
-  backend::WorkPtr work = backend->start(call, options);
+  backend::WorkPtr work = start(*backend, call, options);
   // What the backend refused at once is an error of this call, not of the operation.
   const Status early = work->status();
   if (early.code() == Code::kInvalid && early.failure() != Failure::kDesync) throw_status(early);

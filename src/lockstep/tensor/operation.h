@@ -94,6 +94,12 @@ class Operation {
   WorkHandle issue(OpKind kind, int root, const Issue& how) { return issue(kind, root, {}, how); }
   WorkHandle issue(OpKind kind, const Issue& how) { return issue(kind, 0, {}, how); }
 
+  // Whether all that debugging can check is checked.
+  bool in_detail() const { return state_->watch()->level() == DebugLevel::kDetail; }
+  // At detail: throws for an input with NaN in it, and ends the group, so that nobody waits for this rank.
+  void check_nan(Backend& backend) const;
+  c10::SmallVector<const at::Tensor*, 8> tensors() const;
+
   // Alone, for operations that are not collectives: looks at all arguments together.
   void check_together() const;
   DType dtype() const { return dtype_; }
@@ -114,6 +120,11 @@ class Operation {
 
   void add(const at::Tensor& tensor, Argument argument, Role role);
   void lay_out(Buffers& buffers, Spans& spans) const;
+  // Backend::run() and start(), watched.
+  void run(Backend& backend, const Call& call, const OpOptions& options);
+  backend::WorkPtr start(Backend& backend, const Call& call, const OpOptions& options);
+  // At detail: that all ranks have the same, where they must.
+  Status compare(Backend& backend, const Call& call, const OpOptions& options) const;
   [[noreturn]] void throw_refused(const std::string& what) const;
 
   const char* const call_;

@@ -13,6 +13,8 @@
 namespace lockstep::tensor {
 namespace {
 
+constexpr Logger kLog("tensor");
+
 [[noreturn]] void refuse(std::string message, std::optional<Rank> at = {}) {
   throw_error(Status::invalid(std::move(message)), at);
 }
@@ -43,8 +45,21 @@ Environment environment_of(const InitOptions& options) {
   if (options.environment) return *options.environment;
   auto environment = Environment::read();
   throw_if_error(environment.status(), {});
-  base::configure_logging(environment->log);
   return std::move(*environment);
+}
+
+DebugLevel level_of(const InitOptions& options, const Environment& environment) {
+  if (options.debug.level) return *options.debug.level;
+  const auto level = debug_level_of(environment);
+  throw_if_error(level.status(), {});
+  return *level;
+}
+
+// What debugging says is to be seen, unless the log is told something else about tensors.
+void configure_logging(base::LogOptions log, DebugLevel level) {
+  if (level != DebugLevel::kOff && log.level > LogLevel::kInfo)
+    log.modules.try_emplace("tensor", LogLevel::kInfo);
+  base::configure_logging(log);
 }
 
 // A control block of its own, so that its count is that of the users of this backend.
@@ -91,7 +106,12 @@ class Session::Making {
 };
 
 std::shared_ptr<Session> Session::open(const InitOptions& options) {
-  return std::shared_ptr<Session>(new Session(join(options, environment_of(options)), options));
+  const Environment environment = environment_of(options);
+  const DebugLevel level = level_of(options, environment);
+  if (!options.environment) configure_logging(environment.log, level);
+  std::shared_ptr<Session> session(new Session(join(options, environment), options, level));
+  if (level != DebugLevel::kOff) kLog.info(session->describe());
+  return session;
 }
 
 std::vector<Session::DeviceWorld> Session::join(const InitOptions& options, const Environment& environment) {
@@ -126,10 +146,12 @@ std::vector<Session::DeviceWorld> Session::join(const InitOptions& options, cons
   return worlds;
 }
 
-Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options)
+Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options, DebugLevel level)
     : backend_(options.backend),
       local_rank_(worlds.front().groups->local_rank().value),
       local_size_(worlds.front().groups->local_size().value),
+      summary_every_(options.debug.summary_every),
+      debug_level_(level),
       worlds_(std::move(worlds)) {
   const MutexLock lock(mutex_);
   GroupState::Parts parts{
@@ -142,6 +164,7 @@ Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options)
   }
   for (const DeviceWorld& world : worlds_)
     parts.backends.push_back({world.device, world.backend, share_whole(world.groups)});
+  parts.watch = new_watch();
   default_ = std::make_shared<GroupState>(std::move(parts));
   groups_.push_back(default_);
 }
@@ -178,14 +201,6 @@ std::shared_ptr<GroupState> Session::default_group() const {
   return default_;
 }
 
-int Session::group_count() const {
-  const MutexLock lock(mutex_);
-  return static_cast<int>(std::count_if(groups_.begin(), groups_.end(), [](const auto& group) {
-    const std::shared_ptr<GroupState> held = group.lock();
-    return held && !held->is_closed();
-  }));
-}
-
 Duration Session::timeout_of(const NewGroup& options) const {
   return options.timeout ? *options.timeout : default_group()->any_backend("new_group")->timeout();
 }
@@ -220,6 +235,7 @@ std::shared_ptr<GroupState> Session::adopt(const char* call, std::unique_ptr<Bac
     }
     parts.backends.push_back({world.device, world.backend, share(world.groups, std::move(made))});
   }
+  parts.watch = new_watch();
   auto group = std::make_shared<GroupState>(std::move(parts));
   const MutexLock lock(mutex_);
   std::erase_if(groups_, [](const auto& other) { return other.expired(); });
@@ -305,6 +321,7 @@ std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, con
     parts.world_ranks.push_back((*made)->world_rank(Rank{i}));
   }
   parts.backends.push_back({from.device, from.backend, share(from.groups, std::move(*made))});
+  parts.watch = new_watch();
   auto group = std::make_shared<GroupState>(std::move(parts));
   std::vector<std::weak_ptr<GroupState>> ended;
   {

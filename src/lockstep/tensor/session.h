@@ -5,6 +5,7 @@
 
 #include <c10/core/DeviceType.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,7 +39,8 @@ class Session {
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   // Those that are not destroyed, the default group included.
-  int group_count() const;
+  int group_count() const { return static_cast<int>(groups().size()); }
+  std::vector<std::shared_ptr<GroupState>> groups() const;
 
   // `members` are global ranks, in the order of the group. Non-members get non_member().
   std::shared_ptr<GroupState> make_group(const char* call, const std::vector<int>& members,
@@ -56,6 +58,10 @@ class Session {
   // Collective of `group`. Ends with the session at the latest. Throws.
   std::shared_ptr<WindowState> make_window(const char* call, const std::shared_ptr<GroupState>& group,
                                            Bytes size, std::optional<Duration> timeout);
+  DebugLevel debug_level() const;
+  void set_debug_level(DebugLevel level);
+  // How often it was called with this place, this time included.
+  int count_breakpoint(const std::string& place);
   void forget(const std::shared_ptr<GroupState>& group);
   void close();
 
@@ -69,7 +75,7 @@ class Session {
   };
   class Making;
 
-  Session(std::vector<DeviceWorld> worlds, const InitOptions& options);
+  Session(std::vector<DeviceWorld> worlds, const InitOptions& options, DebugLevel level);
   static std::vector<DeviceWorld> join(const InitOptions& options, const Environment& environment);
   // Nothing if there is none.
   static std::shared_ptr<World> find_native(const std::vector<DeviceWorld>& worlds);
@@ -84,14 +90,20 @@ class Session {
   std::string unique_name(const std::string& name, const std::vector<Rank>& members);
   Duration timeout_of(const NewGroup& options) const;
   void close_windows();
+  std::shared_ptr<GroupWatch> new_watch() const;
+  // One line, for the log.
+  std::string describe() const;
 
   const std::string backend_;  // as it was given
   const int local_rank_;
   const int local_size_;
+  const Duration summary_every_;
+  std::atomic<DebugLevel> debug_level_;
   mutable Mutex mutex_;
   std::vector<DeviceWorld> worlds_ LOCKSTEP_GUARDED_BY(mutex_);  // empty once it is closed
   std::shared_ptr<GroupState> default_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<GroupState>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::string, int> breakpoints_ LOCKSTEP_GUARDED_BY(mutex_);  // how often each was come to
   std::vector<std::weak_ptr<WindowState>> windows_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::vector<Rank>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
   bool making_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // a thread makes a group that has no name of its own
