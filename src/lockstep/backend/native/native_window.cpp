@@ -307,7 +307,7 @@ Status NativeWindow::signal(Rank to, const OpOptions& options) {
 }
 
 Status NativeWindow::wait_signal(Rank from, const OpOptions& options) {
-  if (const Status status = admit("wait_signal", from); !status.ok() && status.failure() != Failure::kDesync)
+  if (Status status = admit("wait_signal", from); !status.ok() && status.failure() != Failure::kDesync)
     return status;  // who has left may have signalled before
   const Deadline deadline = deadline_of(options);
   const WindowBlock* peer = block_of(from);

@@ -202,6 +202,27 @@ TEST(WindowOfProcesses, ARankThatDiesIsNamedByWhoWaitsForIt) {
   }
 }
 
+TEST(Window, EndsWhenItsWorldIsShrunk) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
+    const auto world = join_on_two_hosts(rank, 1);
+    ASSERT_TRUE(world);
+    auto window = open_window(*world, Bytes{64});
+    ASSERT_TRUE(window);
+    const SharedMemory own = window->memory();
+    ints(own.bytes)[0] = 7;
+    ASSERT_OK(barrier(window->group()));
+    if (rank.rank.value == 2) return;
+    auto left = world->shrink({.exclude = {Rank{2}}});
+    ASSERT_OK(left.status());
+    std::byte byte{};
+    EXPECT_EQ(window->put(Rank{1 - rank.rank.value}, 0, {&byte, 1}).failure(), Failure::kClosed);
+    EXPECT_EQ(window->wait_signal(Rank{1 - rank.rank.value}).failure(), Failure::kClosed);
+    window.reset();
+    EXPECT_EQ(ints(own.bytes)[0], 7);
+    EXPECT_OK(barrier(**left));
+  }));
+}
+
 TEST(Window, IsNotMadeIfOneRankHasNoRoom) {
   EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank, {.heap_capacity = Bytes::mib(64)});
