@@ -5,6 +5,7 @@
 
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -43,9 +44,13 @@ class CollectiveBench(unittest.TestCase):
     def test_all_reduce_beside_every_peer(self):
         picture = self.folder / "plot.svg"
         peers = ["--against", PEERS] if PEERS != "none" else []
+        peers += ["--api", "tensor"] if "gloo" in PEERS else []
         out, report = self.bench("all_reduce", "--nproc", "2", "--bytes", "4KiB", "--memory", "resident,foreign",
                                  "--rounds", "2", "--plot", str(picture), *peers)
         names = PEERS.split(",") if PEERS != "none" else []
+        if "gloo" in PEERS:
+            names.insert(0, "tensor")
+            self.assertEqual(len(re.findall(r"calls on tensors add -?[\d.]+ us .* to 4096 bytes, ", out)), 2, out)
         self.assertEqual(set(report), {"machine", "versions", "rows"})
         self.assertGreaterEqual(report["machine"]["cores"], 1)
         self.assertEqual(set(report["versions"]), {"lockstep", *names})
@@ -62,7 +67,7 @@ class CollectiveBench(unittest.TestCase):
             for peer in row["peers"].values():
                 self.assertEqual(set(peer), {"median_us", "ratio", "ratio_low", "ratio_high"})
                 self.assertTrue(0 < peer["ratio_low"] <= peer["ratio"] <= peer["ratio_high"])
-        self.assertEqual(len(out.splitlines()), 4, out)
+        self.assertEqual(len(out.splitlines()), 6 if "tensor" in names else 4, out)
         drawn = xml.etree.ElementTree.parse(picture)
         lines = drawn.findall("{http://www.w3.org/2000/svg}polyline")
         self.assertEqual(len(lines), 2 + len(names))

@@ -8,7 +8,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "lockstep/base/process.h"
@@ -78,6 +77,7 @@ class CollectiveBench {
         LOCKSTEP_ASSIGN(CollectiveRow row, run_case(bytes, memory));
         show_progress("");
         out_ << table_line(style_, row) << std::flush;
+        if (const std::string added = added_by_tensors(row); !added.empty()) notes_.push_back(added);
         rows.push_back(std::move(row));
       }
     }
@@ -120,7 +120,7 @@ class CollectiveBench {
       if (first.status().code() == Code::kUnsupported) {
         const std::string note = cat(sides_[side]->name(), " cannot do this: ", first.status().message());
         if (side == 0) return Status::unsupported(note);
-        notes_.insert(note);
+        if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
         plans.emplace_back();
         continue;
       }
@@ -166,7 +166,7 @@ class CollectiveBench {
   const Sides sides_;
   std::ostream& out_;
   TableStyle style_;
-  std::set<std::string> notes_;
+  std::vector<std::string> notes_;
 };
 
 json versions_of(const CollectiveBench::Sides& sides) {
@@ -236,6 +236,8 @@ void add_collective_benches(CLI::App& bench, tools::CommandContext& context) {
     }
     command->add_option("--against", arguments->against, "What to compare with: gloo, mpi")
         ->type_name("PEER,...");
+    command->add_option("--api", arguments->api, "tensor: compare with the same calls on tensors, too (core)")
+        ->type_name("{core,tensor}");
     tools::add_integer(*command, "--rounds", arguments->rounds, "How often each figure is measured (7)",
                        tools::Range<int>{.least = 1, .most = 10000});
     tools::add_integer(*command, "--hosts", arguments->hosts, "2: on two network namespaces, as root (1)",

@@ -73,6 +73,11 @@ Result<CollectiveOptions> read_arguments(CollectiveOp op, const CollectiveArgume
   if (!arguments.against.empty()) {
     LOCKSTEP_ASSIGN(options.against, parse_choices("--against", arguments.against, {"gloo", "mpi"}));
   }
+  if (arguments.api == "tensor") {
+    options.against.insert(options.against.begin(), "tensor");
+  } else if (arguments.api != "core") {
+    return Status::invalid(cat("--api ", base::quoted(arguments.api), " is neither core nor tensor"));
+  }
   const bool with_mpi =
       std::find(options.against.begin(), options.against.end(), "mpi") != options.against.end();
   if (with_mpi && options.hosts > 1) {

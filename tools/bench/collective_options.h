@@ -21,6 +21,7 @@ struct CollectiveArguments {
   std::string dtype = "float32";
   std::string memory = "resident";
   std::string against = {};
+  std::string api = "core";
   int rounds = 7;
   int hosts = 1;
   std::string rate = {};
@@ -38,7 +39,7 @@ struct CollectiveOptions {
   std::vector<Bytes> bytes = {};           // cut to what the operation can have; {0} for a barrier
   DType dtype = DType::kFloat32;
   std::vector<std::string> memory = {};   // "resident", "foreign"; {"none"} for a barrier
-  std::vector<std::string> against = {};  // "gloo", "mpi"
+  std::vector<std::string> against = {};  // "tensor", "gloo", "mpi"
   int rounds = 7;
   base::Binding binding = base::Binding::kNone;  // of the ranks of every side
   std::string python = {};                       // whose torch gloo is; empty: the one that is found

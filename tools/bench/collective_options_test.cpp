@@ -24,6 +24,12 @@ TEST(CollectiveOptions, AreReadFromWhatIsTyped) {
   EXPECT_EQ(options->world(), WorldSize{3});
 }
 
+TEST(CollectiveOptions, TheCallsOnTensorsAreTheFirstPeer) {
+  const auto options = read_arguments(CollectiveOp::kAllReduce, {.against = "gloo", .api = "tensor"});
+  ASSERT_TRUE(options.ok()) << options.status().text();
+  EXPECT_THAT(options->against, ElementsAre("tensor", "gloo"));
+}
+
 TEST(CollectiveOptions, TwoHostsHaveNprocRanksEach) {
   const auto options =
       read_arguments(CollectiveOp::kAllReduce, {.nproc = 3, .against = "gloo", .hosts = 2, .rate = "10gbit"});
@@ -69,6 +75,7 @@ TEST(CollectiveOptions, AMistakeIsOneSentenceThatNamesTheOption) {
            {all_reduce,
             {.against = "mpi", .hosts = 2},
             "--against mpi is for one host: leave --hosts out, or compare with gloo alone"},
+           {all_reduce, {.api = "torch"}, "--api \"torch\" is neither core nor tensor"},
            {all_reduce, {.hosts = 2, .rate = "fast"}, "--rate \"fast\" is not a rate such as 1gbit"},
            {all_reduce, {.cpu_binding = "numa"}, "--cpu-binding \"numa\" is neither none nor cores"},
            {all_reduce, {.rate = "1gbit"}, "--rate bounds the wire between two hosts: give --hosts 2"},

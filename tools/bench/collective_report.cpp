@@ -96,6 +96,18 @@ Spread ratio_of(const CollectiveRow& row, const PeerRounds& peer) {
   return range_of(std::move(ratios));
 }
 
+std::string added_by_tensors(const CollectiveRow& row) {
+  const auto tensor = std::find_if(row.peers.begin(), row.peers.end(),
+                                   [](const auto& peer) { return peer.name == "tensor"; });
+  if (tensor == row.peers.end() || tensor->rounds.empty()) return "";
+  std::vector<double> added;
+  for (std::size_t i = 0; i < tensor->rounds.size(); ++i)
+    added.push_back(tensor->rounds[i].micros - row.ours[i].micros);
+  const Spread spread = range_of(std::move(added));
+  return cat("calls on tensors add ", figure(spread.median), " us (", figure(spread.low), " to ",
+             figure(spread.high), ") to ", row.bytes.value, " bytes, ", row.memory);
+}
+
 nlohmann::json json_of(const CollectiveRow& row) {
   nlohmann::json peers = nlohmann::json::object();
   for (const PeerRounds& peer : row.peers) {

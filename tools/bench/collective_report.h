@@ -51,6 +51,8 @@ struct CollectiveRow {
 double median_us(const std::vector<Measured>& rounds);
 // The peer's time / ours, of one round each: the rounds' median, lowest and highest.
 Spread ratio_of(const CollectiveRow& row, const PeerRounds& peer);
+// What calls on tensors add to the core's, in a sentence; empty if they were not measured.
+std::string added_by_tensors(const CollectiveRow& row);
 
 nlohmann::json json_of(const CollectiveRow& row);
 

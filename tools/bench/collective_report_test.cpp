@@ -100,6 +100,14 @@ TEST(CollectiveReport, TableMarksRanksBeyondTheCoresAndWhatAPeerLacks) {
   EXPECT_THAT(table_line({.peers = {}, .cores = 4}, some_row()), HasSubstr(" 4 "));
 }
 
+TEST(CollectiveReport, SaysWhatTensorsAdd) {
+  CollectiveRow row = some_row();
+  EXPECT_EQ(added_by_tensors(row), "");
+  row.peers.push_back({.name = "tensor", .rounds = row.ours});
+  for (Measured& round : row.peers.back().rounds) round.micros += round.micros / 100;
+  EXPECT_EQ(added_by_tensors(row), "calls on tensors add 1.00 us (0.500 to 2.00) to 1000000 bytes, resident");
+}
+
 TEST(CollectiveReport, ARowWithOneWrongRoundIsNotVerified) {
   CollectiveRow row = some_row();
   row.ours[1].verified = false;

@@ -52,10 +52,11 @@ Status add_ranks(const BenchSetting& setting, const std::vector<std::string>& pr
   return {};
 }
 
-Status add_ours(const BenchSetting& setting, SideOptions& side) {
-  LOCKSTEP_TRY(has_helper(setting, "lockstep_collective_peer", "build or install Lockstep again"));
-  LOCKSTEP_TRY(add_ranks(setting, {(setting.context.libexec() / "lockstep_collective_peer").string()},
-                         environment_of(setting, {}), side));
+Status add_ours(const BenchSetting& setting, const std::string& helper, const std::string& advice,
+                SideOptions& side) {
+  LOCKSTEP_TRY(has_helper(setting, helper, advice));
+  LOCKSTEP_TRY(
+      add_ranks(setting, {(setting.context.libexec() / helper).string()}, environment_of(setting, {}), side));
   if (setting.hosts != nullptr) {
     for (SideProcess& process : side.processes) process.argv.emplace_back(TwoHosts::kWire);
   }
@@ -123,8 +124,10 @@ Result<std::unique_ptr<CollectiveSide>> start_side(const BenchSetting& setting, 
     LOCKSTEP_TRY(add_gloo(setting, side));
   } else if (name == "mpi") {
     LOCKSTEP_TRY(add_mpi(setting, side));
+  } else if (name == "tensor") {
+    LOCKSTEP_TRY(add_ours(setting, "tensor_collective_peer", "build Lockstep with libtorch", side));
   } else {
-    LOCKSTEP_TRY(add_ours(setting, side));
+    LOCKSTEP_TRY(add_ours(setting, "lockstep_collective_peer", "build or install Lockstep again", side));
   }
   return CollectiveSide::start(side, setting.interruption, Clock::steady().in(std::chrono::minutes(3)));
 }

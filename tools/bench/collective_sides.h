@@ -21,7 +21,7 @@ struct BenchSetting {
   Interruption& interruption;
 };
 
-// `name` is "lockstep", "gloo" or "mpi". kUnsupported with what to install if something is missing.
+// `name` is "lockstep", "tensor", "gloo" or "mpi". kUnsupported with what to install if something is missing.
 Result<std::unique_ptr<CollectiveSide>> start_side(const BenchSetting& setting, const std::string& name);
 
 }  // namespace lockstep::bench

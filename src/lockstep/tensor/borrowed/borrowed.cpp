@@ -84,6 +84,8 @@ class BorrowedGroup final : public Backend {
   Status compare(Fingerprint own, const Status& refused, const Deadline& deadline);
   Status exchange(const Call& call, const Deadline& deadline, std::shared_ptr<const void> keep);
   Status finish(const BorrowedCall::Works& works, std::string_view op, const Deadline& deadline);
+  // Asks c10d to end what is under way.
+  void stop_lent();
   // Ends the group here and, by the store, elsewhere. Gives the failure that was first.
   Status fail(const Status& why) const;
   Status recorded() const;
@@ -105,11 +107,7 @@ BorrowedGroup::~BorrowedGroup() {
   if (who_.in_forked_child()) return;
   queue_.fail(Status::aborted(cat("rank ", who_.own(), " destroyed the group ", base::quoted(who_.name())),
                               {.failure = Failure::kClosed, .peer = who_.own(), .group = who_.name()}));
-  try {
-    if (queue_.busy()) lent_->abort();
-  } catch (const std::exception&) {
-    // It cannot: then the operation ends with its deadline.
-  }
+  if (queue_.busy()) stop_lent();
   queue_.run_alone([] {});
 }
 
@@ -147,7 +145,17 @@ Status BorrowedGroup::perform(const Call& call, std::uint64_t sequence, const De
   // What c10d refuses to begin changes nothing.
   const bool lives = status.code() == Code::kUnsupported ||
                      (status.code() == Code::kInvalid && status.failure() == Failure::kNone);
-  return lives ? status : fail(status);
+  if (lives) return status;
+  stop_lent();
+  return fail(status);
+}
+
+void BorrowedGroup::stop_lent() {
+  try {
+    lent_->abort();
+  } catch (const std::exception&) {
+    // It cannot: then what is under way ends with its deadline.
+  }
 }
 
 Status BorrowedGroup::compare(Fingerprint own, const Status& refused, const Deadline& deadline) {
@@ -234,11 +242,7 @@ void BorrowedGroup::abort(const Status& why) {
   if (cause.failure == Failure::kNone) cause.failure = Failure::kRemoteError;
   if (!cause.peer) cause.peer = who_.own();
   (void)fail(why.with_cause(std::move(cause)).with_prefix(cat("rank ", who_.own(), " said: ")));
-  try {
-    if (queue_.busy()) lent_->abort();
-  } catch (const std::exception&) {
-    // It cannot: then the operation ends with its deadline.
-  }
+  if (queue_.busy()) stop_lent();
 }
 
 Status BorrowedGroup::monitored_barrier(const OpOptions& options) {

@@ -9,7 +9,7 @@ namespace lockstep::tensor {
 CallbackThreads::~CallbackThreads() {
   const MutexLock lock(mutex_);
   for (std::thread& thread : threads_) {
-    // The last handle of the group was let go of by a callback.
+    // The group is gone, and this thread's message was the last to use it.
     if (thread.get_id() == std::this_thread::get_id()) {
       thread.detach();
     } else {

@@ -1,7 +1,7 @@
 // The Work of a message of a c10d::Backend. Internal.
 //
 // Some c10d backends know that a message is complete only when somebody has waited for it: so a callback gets
-// a thread that waits. The end of the group waits for that thread.
+// a thread that waits, which the end of the group does not wait for.
 //
 // Thread safety: any thread.
 #pragma once
