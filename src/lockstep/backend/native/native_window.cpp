@@ -414,8 +414,9 @@ void NativeWindow::attend() {
 void NativeWindow::answer(Rank from, const Request& request) {
   Backend& group = *parts_.group;
   const std::uint64_t whole = size_of(group.rank()).value;
-  if (request.offset > whole || request.size > whole - request.offset) {
-    kLog.warn(cat("rank ", group.world_rank(from), " asks for a part of a window that there is not."));
+  const bool known = request.kind == Request::kPut || request.kind == Request::kGet;
+  if (!known || request.offset > whole || request.size > whole - request.offset) {
+    kLog.warn(cat("rank ", group.world_rank(from), " asks for something that a window does not have."));
     return;
   }
   const ByteSpan bytes{own_->block().data + request.offset, request.size};

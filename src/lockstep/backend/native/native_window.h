@@ -7,6 +7,8 @@
 //   get      Request; answered by the bytes
 //   leave    Request alone: the peer will ask and answer nothing any more
 //   signal   one byte, for the thread that waits for it, not for the attendant
+//
+// Grammar: docs/wire/windows.md.
 #pragma once
 
 #include <atomic>
