@@ -1,6 +1,9 @@
 #include "lockstep/base/cgroup.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -8,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/unique_fd.h"
 
 namespace lockstep::base {
 namespace {
@@ -222,8 +226,11 @@ Result<MemoryLimits> memory_limits_below(const std::string& root) {
   const std::string path = root + "/proc/meminfo";
   const auto total = read_keyed(path, "MemTotal:");
   const auto available = read_keyed(path, "MemAvailable:");
-  if (!total || !available)
+  if (!total || !available) {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return Status::from_errno(cat(quoted(path), " cannot be read"), errno);
     return Status::unsupported(cat(quoted(path), " does not say MemTotal and MemAvailable"));
+  }
   MemoryLimits limits{.total = Bytes::kib(*total), .available = Bytes::kib(*available), .cgroup_limit = {}};
   const auto place = find_place(root, "memory");
   if (!place) return limits;

@@ -60,6 +60,8 @@ class Greeter {
     std::function<void(Guest)> admit;
     std::function<void()> has_room;              // there was none before
     std::function<void(std::string_view)> warn;  // writes a line to the owner's log
+    // For a while no connection could be accepted.
+    std::function<void(const Status&)> cannot_accept = [](const Status&) {};
   };
 
   Greeter(asio::io_context& loop, const Clock& clock, base::RateLimit& log_limit, const Limits& limits,
@@ -70,6 +72,7 @@ class Greeter {
   // Only while not full(). `guard` is the socket's.
   void greet_on_loop(base::UniqueFd socket, std::unique_ptr<base::ForkGuard> guard, PeerName peer);
   void warn(std::string_view line) const { callbacks_.warn(line); }
+  void report_cannot_accept(const Status& why) const { callbacks_.cannot_accept(why); }
   // One log line per host and minute.
   void log_rejection(const PeerName& peer, std::string_view why);
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kAcceptsPerTurn = 16;
 constexpr auto kRest = std::chrono::milliseconds(100);
+constexpr int kManyRests = 5;  // then it is no passing shortage
 
 // Errors that concern one connection which is gone already, not the listening socket.
 bool is_of_the_connection(int error) {
@@ -90,6 +91,7 @@ int Listener::accept_some_on_loop() {
         if (is_of_the_connection(accepted.error)) continue;
         return accepted.error;
       }
+      rests_ = 0;
       greet_on_loop(std::move(accepted.socket), std::move(accepted.guard),
                     base::SocketAddress(reinterpret_cast<const sockaddr*>(&storage), size));
     } catch (const std::exception&) {
@@ -113,9 +115,9 @@ void Listener::greet_on_loop(base::UniqueFd socket, std::unique_ptr<base::ForkGu
 }
 
 void Listener::rest_on_loop(int error) {
-  if (log_limit_.allow(cat("accept on ", name_))) {
-    greeter_.warn(Status::from_errno(cat(name_, ": no connection can be accepted for now"), error).message());
-  }
+  const Status why = Status::from_errno(cat(name_, ": no connection can be accepted for now"), error);
+  if (log_limit_.allow(cat("accept on ", name_))) greeter_.warn(why.message());
+  if (++rests_ == kManyRests) greeter_.report_cannot_accept(why);
   rest_.expires_after(kRest);
   rest_.async_wait([this, alive = std::weak_ptr(alive_)](const asio::error_code& stopped) {
     if (!stopped && !alive.expired()) accept_on_loop();

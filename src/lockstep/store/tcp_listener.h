@@ -44,6 +44,7 @@ class Listener {
   Greeter& greeter_;
   base::RateLimit& log_limit_;
   const std::string name_;
+  int rests_ = 0;  // since the last connection was accepted
   bool waiting_ = false;
   bool accepting_ = false;
   // Tells handlers that are due already that this is gone.

@@ -15,6 +15,8 @@ using transport::messages::Messenger;
 
 // The monitors look every 100 ms, and the other hosts hear at once.
 constexpr Duration kEchoGrace = 250ms;
+// How long a connection may take to move the rest of what was withdrawn: at most a quarter of a mebibyte.
+constexpr Duration kStallTimeout = 500ms;
 
 Status Mail::open(const std::vector<Rank>& members, const std::string& name, const Deadline& deadline,
                   const store::Look& look) {
@@ -97,6 +99,7 @@ Status Mail::make_messenger() {
       *transport_, std::move(listener_),
       transport::messages::MessengerOptions{.rank = rendezvous_.rank,
                                             .endpoints = endpoints_,
+                                            .stall_timeout = kStallTimeout,
                                             .echo_grace = kEchoGrace,
                                             .failure_grace = stall_after_ + kEchoGrace,
                                             .pipes = pipes_,

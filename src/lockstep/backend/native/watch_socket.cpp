@@ -70,13 +70,19 @@ void WatchSocket::say(const WatchMessage& message) {
   }
 }
 
-void WatchSocket::say_goodbye(const Deadline& deadline) {
+std::vector<WatchMessage> WatchSocket::say_goodbye(const Deadline& deadline) {
   say({.kind = WatchMessage::Kind::kGoodbye});
   (void)::shutdown(socket_.get(), SHUT_WR);
-  while (listen().ok() && !deadline.expired()) {
+  std::vector<WatchMessage> heard;
+  while (true) {
+    const auto messages = listen();
+    if (!messages.ok()) break;
+    heard.insert(heard.end(), messages->begin(), messages->end());
+    if (deadline.expired()) break;
     pollfd ended{.fd = socket_.get(), .events = POLLIN, .revents = 0};
     (void)::poll(&ended, 1, deadline.poll_millis());
   }
+  return heard;
 }
 
 Result<std::vector<WatchMessage>> WatchSocket::listen() {

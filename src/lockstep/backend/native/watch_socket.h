@@ -43,8 +43,9 @@ class WatchSocket {
   // Best effort: a peer that does not read is one that will be found silent.
   void say(const WatchMessage& message);
   // The last word, and nothing after it. The peer has `deadline` to read it: closed earlier, with bytes of
-  // the peer's unread, the socket would reset the connection, and the word might be lost.
-  void say_goodbye(const Deadline& deadline);
+  // the peer's unread, the socket would reset the connection, and the word might be lost. Gives what it says
+  // meanwhile.
+  std::vector<WatchMessage> say_goodbye(const Deadline& deadline);
   // What has come. An error if the connection has ended, which is final.
   Result<std::vector<WatchMessage>> listen();
 

@@ -123,12 +123,11 @@ void Monitor::Watcher::look(const std::function<void(Rank, const Status&)>& on_l
       look_at_neighbours();
     }
     if (door_ != nullptr) {
+      if (!paused_) read_the_speakers();
       if (speaker_of(host_of(own_)) == own_) {
         meet_speakers();
         for (const auto& [host, socket] : sockets_) socket->say({.kind = WatchMessage::Kind::kBeat});
         blame_silent_hosts();
-      } else if (!paused_) {
-        read_the_speaker();
       }
     }
   }
@@ -170,24 +169,26 @@ void Monitor::Watcher::see_leave(Rank rank) {
 // Of a rank on another host. For our neighbours it stands among the verdicts.
 void Monitor::Watcher::hear_of_leave(Rank rank) {
   left_[static_cast<std::size_t>(rank.value)] = true;
+  forgive(host_of(rank));
   if (!paused_) own_pulse().verdict(rank).store(static_cast<std::uint8_t>(Failure::kClosed));
 }
 
-// What our host's speaker has heard from the others.
-void Monitor::Watcher::read_the_speaker() {
+// What our host's speaker has heard from the others, and what those heard who have left.
+void Monitor::Watcher::read_the_speakers() {
   const auto speaker = speaker_of(host_of(own_));
-  if (!speaker) return;
-  int index = 0;
-  while (domain_.rank_of(index) != *speaker) ++index;
-  Pulse& pulse = *pulses_[static_cast<std::size_t>(index)];
-  for (std::size_t i = 0; i < left_.size(); ++i) {
-    const Rank rank(static_cast<int>(i));
-    const auto failure = static_cast<Failure>(pulse.verdict(rank).load());
-    if (failure == Failure::kNone || is_here(rank) || !lives(rank)) continue;
-    if (failure == Failure::kClosed) {
-      hear_of_leave(rank);
-    } else {
-      lose(rank, failure);
+  for (int index = 0; index < domain_.size(); ++index) {
+    const Rank neighbour = domain_.rank_of(index);
+    if (neighbour == own_ || (neighbour != speaker && !has_left(neighbour))) continue;
+    Pulse& pulse = *pulses_[static_cast<std::size_t>(index)];
+    for (std::size_t i = 0; i < left_.size(); ++i) {
+      const Rank rank(static_cast<int>(i));
+      const auto failure = static_cast<Failure>(pulse.verdict(rank).load());
+      if (failure == Failure::kNone || is_here(rank) || !lives(rank)) continue;
+      if (failure == Failure::kClosed) {
+        hear_of_leave(rank);
+      } else {
+        lose(rank, failure);
+      }
     }
   }
 }
@@ -218,7 +219,7 @@ void Monitor::Watcher::meet_speakers() {
       if (connected.ok()) {
         arrival = std::move(*connected);
       } else if (connected.status().failure() == Failure::kNobodyListens) {
-        lose(*speaker, Failure::kPeerDied);  // a door is open as long as its process lives
+        find_closed(*speaker);
       }
     }
     if (!arrival) continue;
@@ -244,15 +245,31 @@ void Monitor::Watcher::look_whether_it_is_there(Rank speaker) {
   tried = clock_.now();
   for (const base::SocketAddress& address : options_.addresses[static_cast<std::size_t>(speaker.value)]) {
     const auto connected = base::connect_to(address, clock_.in(kConnectLimit), base::OnRefused::kFail);
-    if (connected.status().failure() == Failure::kNobodyListens) return lose(speaker, Failure::kPeerDied);
+    if (connected.status().failure() == Failure::kNobodyListens) return find_closed(speaker);
   }
+}
+
+// A door is open until its process has left, or died. That it has left may be on its way to us, by somebody
+// who has heard it and leaves as well: the next look tells.
+void Monitor::Watcher::find_closed(Rank speaker) {
+  if (found_closed_.insert(speaker).second) {
+    tried_[host_of(speaker)] = clock_.now() - kConnectPause;
+  } else {
+    lose(speaker, Failure::kPeerDied);
+  }
+}
+
+// The next speaker of that host gets all its time.
+void Monitor::Watcher::forgive(int host) { ++heard_[place_of(host)]; }
+
+std::size_t Monitor::Watcher::place_of(int host) const {
+  return static_cast<std::size_t>(std::find(hosts_.begin(), hosts_.end(), host) - hosts_.begin());
 }
 
 void Monitor::Watcher::listen_to_speakers() {
   for (auto at = sockets_.begin(); at != sockets_.end();) {
     const auto& [host, socket] = *at;
-    const auto place =
-        static_cast<std::size_t>(std::find(hosts_.begin(), hosts_.end(), host) - hosts_.begin());
+    const std::size_t place = place_of(host);
     if (!lives(socket->peer())) {
       at = sockets_.erase(at);
       continue;
@@ -266,7 +283,7 @@ void Monitor::Watcher::listen_to_speakers() {
     }
     for (const WatchMessage& message : messages.ok() ? *messages : std::vector<WatchMessage>()) {
       ++heard_[place];
-      const bool known = message.rank.value >= 0 && message.rank.value < static_cast<int>(left_.size());
+      const bool known = is_member(message.rank);
       if (message.kind == WatchMessage::Kind::kGoodbye) {
         hear_of_leave(socket->peer());
         ended = true;
@@ -294,8 +311,7 @@ void Monitor::Watcher::blame_silent_hosts() {
   const auto silent = others_.look(beats, clock_.now());
   if (!silent) return;
   const int host = hosts_[static_cast<std::size_t>(*silent)];
-  // Its next rank, if there is one, gets the same time.
-  ++heard_[static_cast<std::size_t>(*silent)];
+  forgive(host);
   const auto socket = sockets_.find(host);
   const Rank rank = socket != sockets_.end() ? socket->second->peer() : *speaker_of(host);
   if (socket != sockets_.end()) {
@@ -327,6 +343,7 @@ Status Monitor::Watcher::describe(Rank rank, Failure failure) const {
 
 void Monitor::Watcher::lose(Rank rank, Failure failure) {
   lost_[rank] = failure;
+  forgive(host_of(rank));
   if (!paused_) own_pulse().verdict(rank).store(static_cast<std::uint8_t>(failure));
   if (is_here(rank)) {
     for (const auto& [host, socket] : sockets_)
@@ -346,7 +363,10 @@ void Monitor::Watcher::resume() {
 }
 
 void Monitor::Watcher::leave_out(const std::vector<Rank>& ranks) {
-  for (const Rank rank : ranks) lost_.try_emplace(rank, Failure::kLeftOut);
+  for (const Rank rank : ranks) {
+    lost_.try_emplace(rank, Failure::kLeftOut);
+    forgive(host_of(rank));
+  }
 }
 
 void Monitor::Watcher::sleep() {
@@ -389,7 +409,15 @@ void Monitor::Watcher::say_goodbye() {
   }
   const Deadline deadline = clock_.in(kGoodbyeLimit);
   if (door_ != nullptr && speaker_of(host_of(own_)) == own_) meet_before_leaving(deadline);
-  for (const auto& [host, socket] : sockets_) socket->say_goodbye(deadline);
+  for (const auto& [host, socket] : sockets_) {
+    // Who of them leaves at the same time our neighbours hear from us alone.
+    for (const WatchMessage& message : socket->say_goodbye(deadline)) {
+      if (message.kind == WatchMessage::Kind::kGoodbye) hear_of_leave(socket->peer());
+      if (message.kind == WatchMessage::Kind::kLeft && is_member(message.rank) &&
+          host_of(message.rank) == host)
+        hear_of_leave(message.rank);
+    }
+  }
 }
 
 }  // namespace lockstep::backend

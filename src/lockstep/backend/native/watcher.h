@@ -42,6 +42,9 @@ class Monitor::Watcher {
 
   bool is_here(Rank rank) const { return host_of(rank) == host_of(own_); }
   int host_of(Rank rank) const { return options_.host_of[static_cast<std::size_t>(rank.value)]; }
+  bool is_member(Rank rank) const {
+    return rank.value >= 0 && rank.value < static_cast<int>(options_.host_of.size());
+  }
   bool lives(Rank rank) const;
   // The lowest rank of a host that lives; nothing if none does.
   std::optional<Rank> speaker_of(int host) const;
@@ -50,9 +53,12 @@ class Monitor::Watcher {
   void look_at_neighbours();
   void see_leave(Rank rank);
   void hear_of_leave(Rank rank);
-  void read_the_speaker();
+  void read_the_speakers();
   void meet_speakers();
   void look_whether_it_is_there(Rank speaker);
+  void find_closed(Rank speaker);
+  void forgive(int host);
+  std::size_t place_of(int host) const;
   void meet_before_leaving(const Deadline& deadline);
   void listen_to_speakers();
   void blame_silent_hosts();
@@ -80,6 +86,7 @@ class Monitor::Watcher {
   std::vector<std::int64_t> heard_;  // by position in hosts_
   base::BeatWatch others_;
   std::map<int, base::TimePoint> tried_;
+  std::set<Rank> found_closed_;  // speakers behind whose doors nobody was
   const std::function<void(Rank, const Status&)>* on_lost_ = nullptr;  // during look()
 };
 

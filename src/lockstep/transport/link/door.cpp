@@ -116,12 +116,20 @@ class Door::Impl {
                 [this] {
                   for (const auto& listener : listeners_) listener->accept_on_loop();
                 },
-            .warn = [this](std::string_view line) { kLog.warn(cat(identity().text(), ": ", line)); }});
+            .warn = [this](std::string_view line) { kLog.warn(cat(identity().text(), ": ", line)); },
+            .cannot_accept = [this](const Status& why) { close_on_loop(why); }});
     for (UniqueFd& socket : sockets) {
       listeners_.push_back(
           std::make_unique<store::Listener>(context, std::move(socket), *greeter_, log_limit_, "accept"));
       listeners_.back()->accept_on_loop();
     }
+  }
+
+  // Whoever knocks would wait for an answer that cannot come.
+  void close_on_loop(const Status& why) {
+    Cause cause = why.cause();
+    cause.rank = cause.peer = identity().rank;
+    lobby_.tell_all(why.with_cause(std::move(cause)).with_prefix(cat(identity().text(), ": ")));
   }
 
   base::ServerHandshake::Decision decide_on_loop(const base::ClientClaim& claim) const {

@@ -87,6 +87,11 @@ void Lobby::tell(std::uint64_t group, const Status& news) {
   if (early_news_.size() > kEarlyNews) early_news_.pop_front();
 }
 
+void Lobby::tell_all(const Status& news) {
+  const MutexLock lock(mutex_);
+  for (const auto& [group, hear] : listeners_) hear(news);
+}
+
 void Lobby::forget(std::uint64_t group) {
   const MutexLock lock(mutex_);
   inboxes_.erase(group);

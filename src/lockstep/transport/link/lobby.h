@@ -67,6 +67,8 @@ class Lobby {
   // `hear` is called under a lock and must not wait: by tell(), or at once if the news were early.
   void listen_for_news(std::uint64_t group, Hear hear);
   void tell(std::uint64_t group, const Status& news);
+  // Every group that is made here.
+  void tell_all(const Status& news);
 
   // Afterwards the group's `hear` is not running and will not run.
   void forget(std::uint64_t group);

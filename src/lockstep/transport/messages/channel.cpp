@@ -54,6 +54,10 @@ void Channel::withdraw_on_strand(const Why& why) {
   inbox_.withdraw_on_strand(why);
 }
 
+void Channel::give_up_on_strand(const Status& why) {
+  if (held_since() != base::TimePoint::max()) end_on_strand(why);
+}
+
 void Channel::lose_on_strand(const Status& why) {
   Cause cause = why.cause();
   cause.rank = surroundings_->options.rank;
@@ -93,6 +97,8 @@ void Channel::take_back_on_strand(Operation& operation, const Status& status) {
   if (!stall_.armed() && !failure_) watch_on_strand(operation.withdrawn_at);
 }
 
+base::TimePoint Channel::held_since() const { return std::min(outbox_.held_since(), inbox_.held_since()); }
+
 void Channel::watch_on_strand(base::TimePoint since) {
   stall_.arm_on_strand(since + surroundings_->options.stall_timeout, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->look_for_stall_on_strand();
@@ -101,7 +107,7 @@ void Channel::watch_on_strand(base::TimePoint since) {
 
 void Channel::look_for_stall_on_strand() {
   const Duration limit = surroundings_->options.stall_timeout;
-  const auto since = std::min(outbox_.held_since(), inbox_.held_since());
+  const auto since = held_since();
   if (failure_ || since == base::TimePoint::max()) return;
   if (since + limit > surroundings_->loop.clock().now()) return watch_on_strand(since);
   lose_on_strand(Status::timeout(

@@ -26,6 +26,7 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
   void deliver_on_strand(OperationPtr receive, Arrival arrival) override;
   void drop_on_strand(const Arrival& arrival) override;
   void withdraw_on_strand(const Why& why) override;
+  void give_up_on_strand(const Status& why) override;
   void end_on_strand(const Status& why) override;
   const std::optional<Status>& failure() const override { return failure_; }
   void accepted_on_strand(std::unique_ptr<Connection> connection);
@@ -50,6 +51,8 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
  private:
   void watch_on_strand(base::TimePoint since);
   void look_for_stall_on_strand();
+  // As the outbox's and the inbox's, of the older.
+  base::TimePoint held_since() const;
 
   const std::shared_ptr<Surroundings> surroundings_;
   const Rank peer_;

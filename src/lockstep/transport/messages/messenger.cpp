@@ -18,6 +18,17 @@
 
 namespace lockstep::transport::messages {
 
+namespace {
+
+// Whether a group has failed because `rank` is out of reach.
+bool is_lost(Rank rank, const Status& why) {
+  const Failure failure = why.failure();
+  return why.cause().peer == rank && (failure == Failure::kPeerDied || failure == Failure::kPeerStalled ||
+                                      failure == Failure::kPeerUnreachable);
+}
+
+}  // namespace
+
 // The part that lives on the strand.
 class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
  public:
@@ -84,6 +95,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       route->withdraw_on_strand([&](const Operation& operation) {
         return operation.group == group ? std::optional(why) : std::nullopt;
       });
+      if (is_lost(rank, why)) route->give_up_on_strand(why);
     }
   }
 

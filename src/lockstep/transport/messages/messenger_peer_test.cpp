@@ -184,6 +184,18 @@ TEST_F(HigherPeer, AMessageThatItsSenderWithdrawsFailsTheReceive) {
   EXPECT_EQ(outcome.source, Rank(1));
 }
 
+TEST_F(HigherPeer, NobodyWaitsForTheRestOfAPieceFromOneThatIsLost) {
+  FarEnd end = connect();
+  end.hear();
+  Buffer in(1000);
+  OutcomeFuture receiving = recv(messenger_, 1, in, ranks_.soon(), {.tag = 4});
+  end.say({.kind = FrameKind::kEager, .group = 1, .tag = 4, .id = 1, .size = 1000}, Buffer(10));
+  EXPECT_FALSE(is_done(receiving));
+  messenger_.fail_group(
+      1, Status::disconnected("rank 1 died", {.failure = Failure::kPeerDied, .peer = Rank(1)}));
+  EXPECT_THAT(await(std::move(receiving)).status, FailureIs(Failure::kPeerDied));
+}
+
 TEST_F(HigherPeer, WhyAMessageIsWithdrawnIsHeard) {
   FarEnd end = connect();
   end.hear();

@@ -67,6 +67,8 @@ class Route {
   virtual void drop_on_strand(const Arrival& arrival) = 0;
   // Ends all operations that `why` says, but receives that have met no message: the mailbox has those.
   virtual void withdraw_on_strand(const Why& why) = 0;
+  // Its peer is lost: whatever it holds of a message that was withdrawn will not move.
+  virtual void give_up_on_strand(const Status& why) = 0;
   // Ends everything.
   virtual void end_on_strand(const Status& why) = 0;
   // Why nothing comes or goes this way any more.
