@@ -17,6 +17,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/debug_level.h"
 #include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/functional.h"
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/init.h"
 #include "lockstep/tensor/messages.h"

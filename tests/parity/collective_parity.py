@@ -21,6 +21,9 @@ import traceback
 import torch
 import torch.distributed as dist
 
+sys.dont_write_bytecode = True
+import differentiable_calls  # noqa: E402
+
 SIZE = 3
 GROUPS = {"all": [0, 1, 2], "pair": [0, 2]}
 # Those that gloo reduces.
@@ -65,7 +68,7 @@ def call_script(seed, count):
         values = "whole" if whole else "fractions"
         lines.append(f"{number} {call} {group} {dtype} {op} {root} {chosen.randrange(1000)} {values} {layout} "
                      + " ".join(map(str, dims)))
-    return lines
+    return lines + differentiable_calls.script(count, chosen)
 
 
 def fill(sizes, dtype, seed, rank, part, values):
@@ -79,7 +82,7 @@ def fill(sizes, dtype, seed, rank, part, values):
     return torch.tensor(numbers, dtype=torch.float64).reshape(sizes).to(DTYPES[dtype])
 
 
-class Rank:
+class Rank(differentiable_calls.DifferentiableCalls):
     """One rank of torch's."""
 
     def __init__(self, rank, groups):

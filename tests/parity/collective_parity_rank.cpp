@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "functional_calls.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
@@ -67,6 +68,10 @@ class Side {
     n_ = group_.size();
     next_ = members[static_cast<std::size_t>((own_ + 1) % n_)];
     previous_ = members[static_cast<std::size_t>((own_ + n_ - 1) % n_)];
+    if (is_functional(call.name)) {
+      return run_functional({call.name, own_, n_, call.root, call.sizes,
+                             [this](int part, const Sizes& sizes) { return make(part, sizes); }});
+    }
     return calls_.at(call.name)();
   }
   void run_wrong(const std::string& which) const { wrong_.at(which)(); }
