@@ -91,6 +91,8 @@ Monitor::Pause::~Pause() {
 
 bool Monitor::has_left(Rank rank) const { return watcher_->has_left(rank); }
 
+std::shared_ptr<const Monitor::LeftRanks> Monitor::left() const { return watcher_->left(); }
+
 void Monitor::forget(std::uint64_t group) {
   const MutexLock lock(mutex_);
   groups_.erase(group);

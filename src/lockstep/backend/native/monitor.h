@@ -79,6 +79,9 @@ class Monitor {
 
   // Whether it is known here that a rank has left the world; of one on another host that may take a moment.
   bool has_left(Rank rank) const;
+  // The same for all ranks, by rank; for those who may ask after the monitor is gone.
+  using LeftRanks = std::vector<std::atomic<bool>>;
+  std::shared_ptr<const LeftRanks> left() const;
 
   // Afterwards the group's `hear` is not running and will not run.
   void forget(std::uint64_t group);

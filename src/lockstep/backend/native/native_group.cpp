@@ -23,13 +23,17 @@ struct MessagePlace {
   std::uint64_t number = 0;  // of the rank's messages
   Rank rank = {};            // in the world
   std::string group = {};
+  std::function<bool(Rank)> has_left = {};  // as NativeGroupParts'
 
   Status describe(const Status& status) const {
     if (status.ok()) return status;
     Cause cause = status.cause();
     const bool nameless = cause.op.empty();
-    const bool has_left = cause.failure == Failure::kClosed && cause.peer && cause.peer != rank;
-    if (has_left) cause.failure = Failure::kDesync;
+    const bool other = cause.peer && cause.peer != rank;
+    // The end of its connection may look like a death.
+    const bool left = other && (cause.failure == Failure::kClosed ||
+                                (cause.failure == Failure::kPeerDied && has_left && has_left(*cause.peer)));
+    if (left) cause.failure = Failure::kDesync;
     // Not the peer's fault, but what this process may not have.
     if (cause.failure == Failure::kNoDescriptors && cause.rank.value_or(rank) == rank) cause.peer = rank;
     if (!cause.rank) cause.rank = rank;
@@ -37,9 +41,9 @@ struct MessagePlace {
     if (!cause.sequence) cause.sequence = number;
     if (cause.group.empty()) cause.group = group;
     const std::string where = nameless ? cat("rank ", rank, ": ", op, " #", number, ": ") : "";
-    if (!has_left) return status.with_prefix(where).with_cause(std::move(cause));
-    const std::string left = cat(where, "rank ", *cause.peer, " left the group: ", status.message());
-    return Status::disconnected(left, std::move(cause));
+    if (!left) return status.with_prefix(where).with_cause(std::move(cause));
+    const std::string text = cat(where, "rank ", *cause.peer, " left the group: ", status.message());
+    return Status::disconnected(text, std::move(cause));
   }
 };
 
@@ -122,7 +126,7 @@ WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOp
     work->complete(messenger.status(), std::nullopt);
     return work;
   }
-  const MessagePlace place{"send", work->sequence(), who_.own(), who_.name()};
+  const MessagePlace place{"send", work->sequence(), who_.own(), who_.name(), parts_.has_left};
   pending_->add();
   (*messenger)
       ->send(parts_.id, world_rank(to), tag, bytes, who_.deadline_of(options),
@@ -143,7 +147,7 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
   }
   std::optional<Rank> sender;
   if (from) sender = world_rank(*from);
-  const MessagePlace place{"recv", work->sequence(), who_.own(), who_.name()};
+  const MessagePlace place{"recv", work->sequence(), who_.own(), who_.name(), parts_.has_left};
   pending_->add();
   (*messenger)
       ->recv(parts_.id, sender, tag, bytes, who_.deadline_of(options),

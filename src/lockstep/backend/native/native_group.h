@@ -34,6 +34,7 @@ struct NativeGroupParts {
   const collective::Means& means;  // the world's
   // All members that are lost by now, ranks of the world; empty for a group of one.
   std::function<std::vector<Rank>()> lost;
+  std::function<bool(Rank)> has_left;          // whether that rank of the world is known to have left it
   std::function<void(NativeGroup*)> on_leave;  // afterwards nothing outside refers to the communicator
   ErrorNote error_note;                        // hears what ends the group
 };

@@ -302,6 +302,9 @@ Result<std::unique_ptr<Backend>> NativeWorld::make_group(const std::vector<Rank>
     LOCKSTEP_ASSIGN(parts.communicator, connect(parts.id, parts.plan.rank.value, members, deadline));
   }
   if (monitor_) {
+    parts.has_left = [left = monitor_->left()](Rank peer) -> bool {
+      return (*left)[static_cast<std::size_t>(peer.value)];
+    };
     parts.lost = [this, members] {
       std::vector<Rank> ranks;
       for (const auto& [lost, how] : monitor_->lost(members)) ranks.push_back(lost);

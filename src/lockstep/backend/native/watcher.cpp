@@ -64,7 +64,7 @@ Monitor::Watcher::Watcher(MonitorOptions options, transport::shm::Domain& domain
       hosts_(distinct(options_.host_of)),
       next_look_(clock_.now()),
       neighbours_(domain.size(), options_.stall_after, options_.stall_after / 4, clock_.now()),
-      left_(options_.host_of.size()),
+      shared_left_(std::make_shared<LeftRanks>(options_.host_of.size())),
       heard_(hosts_.size()),
       others_(static_cast<int>(hosts_.size()), options_.stall_after, options_.stall_after / 4, clock_.now()) {
 }

@@ -33,6 +33,7 @@ class Monitor::Watcher {
   void sleep();
   void wake();                                                                            // from any thread
   bool has_left(Rank rank) const { return left_[static_cast<std::size_t>(rank.value)]; }  // from any thread
+  std::shared_ptr<const LeftRanks> left() const { return shared_left_; }
   void say_goodbye();
 
  private:
@@ -79,7 +80,8 @@ class Monitor::Watcher {
   bool paused_ = false;
   base::BeatWatch neighbours_;
   std::map<Rank, Failure> lost_;
-  std::vector<std::atomic<bool>> left_;  // by rank; any thread may read it
+  const std::shared_ptr<LeftRanks> shared_left_;  // with those who ask late
+  LeftRanks& left_ = *shared_left_;
   // By host: the socket to its speaker, how often it was heard, and when a connection was tried last.
   std::map<int, std::unique_ptr<WatchSocket>> sockets_;
   std::set<int> met_;                // the hosts of whose speakers there was one
