@@ -20,8 +20,8 @@ constexpr Duration kLongestWait = std::chrono::hours(1);
 }  // namespace
 
 struct Loop::Impl {
-  // A hint of one would keep what the loop itself posts aside until its task is done, and let what others post
-  // meanwhile overtake it.
+  // A hint of one would keep what the loop itself posts aside until its task is done, and let what others
+  // post meanwhile overtake it.
   asio::io_context context{2};
   asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
   std::thread thread;

@@ -119,8 +119,8 @@ Status Segment::reserve(std::uint64_t offset, Bytes size) {
     Status status;
     if (probe_) {
       LOCKSTEP_ASSIGN(const base::MemoryLimits limits, probe_());
-      // All that is still needed, not the next step alone: memory that is filled to the brim before the answer
-      // is no would wake the OOM killer.
+      // All that is still needed, not the next step alone: memory that is filled to the brim before the
+      // answer is no would wake the OOM killer.
       if (limits.available.value < end - at + kReserveMargin) {
         status = Status(Code::kInternal,
                         cat("shared memory needs ", Bytes{end - at}, " more, but only ", limits.available,
