@@ -68,7 +68,7 @@ Tensors all_gather_rows(const char* call, const char* name, const Tensors& tenso
         Tensors outputs;
         for (const at::Tensor& tensor : tensors) {
           std::vector<std::int64_t> shape = tensor.sizes().vec();
-          if (shape.empty()) shape = {1};
+          if (shape.empty()) shape.push_back(1);
           shape[0] *= op.size();
           outputs.push_back(empty_of(shape, tensor));
         }
