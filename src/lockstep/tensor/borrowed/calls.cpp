@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <string>
 #include <utility>
@@ -136,9 +137,11 @@ Status check_borrowed(const Call& call, WorldSize size) {
 }
 
 at::Tensor tensor_of(ByteView bytes, at::ScalarType type, const BorrowedBytes& place) {
-  const auto count = static_cast<std::int64_t>(bytes.size() / c10::elementSize(type));
+  // The maker refers to it.
+  const std::array<std::int64_t, 1> shape = {
+      static_cast<std::int64_t>(bytes.size() / c10::elementSize(type))};
   auto* const data = const_cast<std::byte*>(bytes.data());  // c10d has no tensors that are only read
-  at::TensorMaker maker = at::for_blob(data, {count});
+  at::TensorMaker maker = at::for_blob(data, shape);
   maker.options(at::TensorOptions(type).device(place.device));
   // Of a real device's memory torch finds the device by itself.
   if (place.device == c10::DeviceType::CPU || place.device == c10::DeviceType::Meta)
