@@ -252,18 +252,21 @@ Status NativeWindow::put(Rank to, std::uint64_t offset, ByteView bytes, const Op
     std::memcpy(block->data + offset, bytes.data(), bytes.size());
     return {};
   }
-  // Kept by the messages: those to a peer that has left stay until the window goes.
+  // Kept by the messages: those to a peer that has left stay until the window goes, and the caller's bytes
+  // do not.
   struct Asked {
     Request request;
+    Buffer payload;
     std::byte done{};
   };
   const auto asked = std::make_shared<Asked>();
+  asked->payload.assign(bytes.begin(), bytes.end());
   asked->request = {.kind = Request::kPut, .number = ++requests_, .offset = offset, .size = bytes.size()};
   Backend& group = *parts_.group;
   const OpOptions within{.deadline = deadline_of(options), .keep = asked};
   const std::array<WorkPtr, 3> works{
       group.send(to, kRequestTag, view_of(asked->request), within),
-      group.send(to, payload_tag(asked->request.number), bytes, within),
+      group.send(to, payload_tag(asked->request.number), asked->payload, within),
       group.recv(to, reply_tag(asked->request.number), span_of(asked->done), within)};
   Status status;
   for (const WorkPtr& work : works) {
@@ -280,14 +283,20 @@ Status NativeWindow::get(Rank from, std::uint64_t offset, ByteSpan bytes, const 
     std::memcpy(bytes.data(), block->data + offset, bytes.size());
     return {};
   }
-  const auto request = std::make_shared<Request>(
-      Request{.kind = Request::kGet, .number = ++requests_, .offset = offset, .size = bytes.size()});
+  struct Asked {  // as put()'s
+    Request request;
+    Buffer payload;
+  };
+  const auto asked = std::make_shared<Asked>();
+  asked->request = {.kind = Request::kGet, .number = ++requests_, .offset = offset, .size = bytes.size()};
+  asked->payload.resize(bytes.size());
   Backend& group = *parts_.group;
-  const OpOptions within{.deadline = deadline_of(options), .keep = request};
-  const WorkPtr reply = group.recv(from, reply_tag(request->number), bytes, within);
-  const WorkPtr ask = group.send(from, kRequestTag, view_of(*request), within);
+  const OpOptions within{.deadline = deadline_of(options), .keep = asked};
+  const WorkPtr reply = group.recv(from, reply_tag(asked->request.number), asked->payload, within);
+  const WorkPtr ask = group.send(from, kRequestTag, view_of(asked->request), within);
   const Status sent = await(from, *ask, std::nullopt);
   const Status status = await(from, *reply, std::nullopt);
+  if (sent.ok() && status.ok()) std::ranges::copy(asked->payload, bytes.begin());
   return described("get", from, sent.ok() ? status : sent);
 }
 
