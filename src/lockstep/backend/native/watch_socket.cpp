@@ -65,8 +65,11 @@ WatchSocket::WatchSocket(UniqueFd socket, Rank peer, Duration limit)
 
 void WatchSocket::say(const WatchMessage& message) {
   const auto bytes = write_watch_message(message);
-  while (::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
-         errno == EINTR) {
+  while (::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    if (errno == EINTR) continue;
+    // The socket tells it once: afterwards its end looks like that of a process that has died.
+    if (errno == ETIMEDOUT) error_ = errno;
+    break;
   }
 }
 
@@ -94,7 +97,7 @@ Result<std::vector<WatchMessage>> WatchSocket::listen() {
     if (got <= 0) {
       // What came before the end counts.
       if (!messages.empty()) return messages;
-      return transport::connection_lost(got == 0 ? 0 : errno);
+      return transport::connection_lost(got == 0 ? error_ : errno);
     }
     received_ += static_cast<std::size_t>(got);
     if (received_ < in_.size()) continue;

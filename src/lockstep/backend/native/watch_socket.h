@@ -53,6 +53,7 @@ class WatchSocket {
   const UniqueFd socket_;
   const base::ForkGuard fork_guard_;
   const Rank peer_;
+  int error_ = 0;  // that a send was told
   std::array<std::byte, kWatchMessageSize> in_{};
   std::size_t received_ = 0;
 };
