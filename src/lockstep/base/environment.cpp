@@ -83,6 +83,14 @@ class Parser {
     return {};
   }
 
+  std::optional<DebugLevel> debug_level(std::initializer_list<std::string_view> names) {
+    const auto found = find(names);
+    if (!found) return std::nullopt;
+    const auto level = parse_debug_level(found->value);
+    if (!level) fail(*found, "off, info or detail");
+    return level;
+  }
+
  private:
   struct Found {
     std::string_view name;
@@ -172,6 +180,7 @@ Result<Environment> Environment::parse(Variables variables) {
   out.interfaces = parser.names({"LOCKSTEP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"});
   out.timeout = parser.duration("LOCKSTEP_TIMEOUT");
   out.log = parser.log("LOCKSTEP_LOG");
+  out.debug = parser.debug_level({"LOCKSTEP_DEBUG", "TORCH_DISTRIBUTED_DEBUG"});
   if (out.rank) out.log.rank = Rank{*out.rank};
 
   out.slurm = parse_slurm(parser);

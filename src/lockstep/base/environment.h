@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/debug_level.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/status.h"
 
@@ -45,6 +46,7 @@ struct Environment {
   std::vector<std::string> interfaces;      // LOCKSTEP_SOCKET_IFNAME, else GLOO_SOCKET_IFNAME
   std::optional<Duration> timeout;          // LOCKSTEP_TIMEOUT, for joining
   LogOptions log;                           // LOCKSTEP_LOG
+  std::optional<DebugLevel> debug;          // LOCKSTEP_DEBUG, else TORCH_DISTRIBUTED_DEBUG
 
   // Schedulers.
   struct Slurm {

@@ -23,6 +23,7 @@ TEST(Environment, NothingSetIsNothingSaid) {
   EXPECT_FALSE(env.insecure);
   EXPECT_FALSE(env.torchelastic_agent_store);
   EXPECT_THAT(env.interfaces, IsEmpty());
+  EXPECT_EQ(env.debug, std::nullopt);
 }
 
 TEST(Environment, AnEmptyVariableCountsAsNotSet) {
@@ -61,6 +62,8 @@ TEST(Environment, ReadsEveryVariableIntoItsField) {
                                                                   {"GLOO_SOCKET_IFNAME", "lo"},
                                                                   {"LOCKSTEP_TIMEOUT", "250ms"},
                                                                   {"LOCKSTEP_LOG", "info,store=debug"},
+                                                                  {"LOCKSTEP_DEBUG", "detail"},
+                                                                  {"TORCH_DISTRIBUTED_DEBUG", "OFF"},
                                                                   {"JOB_COMPLETION_INDEX", "4"},
                                                                   {"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}));
   EXPECT_EQ(env.rank, 3);
@@ -86,9 +89,18 @@ TEST(Environment, ReadsEveryVariableIntoItsField) {
   EXPECT_EQ(env.timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(env.log.level, LogLevel::kInfo);
   EXPECT_EQ(env.log.rank, Rank{3});
+  EXPECT_EQ(env.debug, DebugLevel::kDetail);
   EXPECT_EQ(env.kubernetes.completion_index, 4);
   EXPECT_EQ(env.kubernetes.service_host, "10.0.0.1");
   EXPECT_EQ(env.all.at("LOCKSTEP_TIMEOUT"), "250ms");
+}
+
+TEST(Environment, UnderstandsTorchsDebugLevels) {
+  ASSERT_OK_AND_ASSIGN(const Environment torch, Environment::parse({{"TORCH_DISTRIBUTED_DEBUG", "INFO"}}));
+  EXPECT_EQ(torch.debug, DebugLevel::kInfo);
+  ASSERT_OK_AND_ASSIGN(const Environment off, Environment::parse({{"LOCKSTEP_DEBUG", "Off"}}));
+  EXPECT_EQ(off.debug, DebugLevel::kOff);
+  EXPECT_EQ(name_of(DebugLevel::kDetail), "detail");
 }
 
 TEST(Environment, ReadsTheSchedulers) {
@@ -158,6 +170,8 @@ TEST(Environment, WhatDoesNotParseIsNamedWithItsValueAndWhatWasExpected) {
       {"LOCKSTEP_TIMEOUT", "soon", "a time above zero"},
       {"LOCKSTEP_TIMEOUT", "0", "a time above zero"},
       {"LOCKSTEP_LOG", "loud", "a level"},
+      {"LOCKSTEP_DEBUG", "much", "off, info or detail"},
+      {"TORCH_DISTRIBUTED_DEBUG", "2", "off, info or detail"},
       {"SLURM_PROCID", "n", "a whole number"},
       {"SLURM_NTASKS", "0", "a whole number from 1"},
       {"OMPI_COMM_WORLD_SIZE", "", nullptr},

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/tensor/coalescing.h"
+#include "lockstep/tensor/group_state.h"
 #include "lockstep/tensor/messages.h"
 #include "lockstep/tensor/observer.h"
 #include "lockstep/tensor/tensor_test_support.h"
@@ -151,21 +152,36 @@ TEST(Profiler, SeesARangeWithShapesForEveryOperation) {
   });
 }
 
-Result<DebugLevel> level_with(std::map<std::string, std::string, std::less<>> variables) {
-  auto environment = Environment::parse(std::move(variables));
-  EXPECT_OK(environment.status());
-  return debug_level_of(*environment);
-}
-
-TEST(DebugLevels, AreReadFromTheEnvironment) {
-  EXPECT_EQ(*level_with({}), DebugLevel::kOff);
-  EXPECT_EQ(*level_with({{"LOCKSTEP_DEBUG", "detail"}}), DebugLevel::kDetail);
-  EXPECT_EQ(*level_with({{"TORCH_DISTRIBUTED_DEBUG", "INFO"}}), DebugLevel::kInfo);
-  EXPECT_EQ(*level_with({{"LOCKSTEP_DEBUG", "off"}, {"TORCH_DISTRIBUTED_DEBUG", "DETAIL"}}),
-            DebugLevel::kOff);
-  EXPECT_EQ(*level_with({{"LOCKSTEP_DEBUG", ""}}), DebugLevel::kOff);
-  EXPECT_THAT(level_with({{"LOCKSTEP_DEBUG", "much"}}).status(),
-              StatusIs(Code::kInvalid, AllOf(HasSubstr("LOCKSTEP_DEBUG"), HasSubstr("detail"))));
+TEST(DebugLevels, CanBeAskedForAndSetBeforeAWorldIsJoinedAndAfterItWasLeft) {
+  EXPECT_OK(ProcessWorld(1).run([](const SpawnedRank& rank) {
+    Environment environment = rank.environment;
+    environment.debug = DebugLevel::kDetail;
+    ::setenv("TORCH_DISTRIBUTED_DEBUG", "INFO", 1);
+    EXPECT_EQ(get_debug_level(), DebugLevel::kInfo);
+    {
+      const auto world = init_process_group({.environment = environment});
+      EXPECT_EQ(get_debug_level(), DebugLevel::kDetail) << "of the environment that was given";
+    }
+    set_debug_level(DebugLevel::kOff);
+    EXPECT_EQ(get_debug_level(), DebugLevel::kOff);
+    {
+      const auto world = init_process_group({.environment = environment});
+      EXPECT_EQ(get_debug_level(), DebugLevel::kOff) << "what was set comes before the environment";
+      EXPECT_EQ(new_group().state("test")->watch()->level(), DebugLevel::kOff);
+      set_debug_level_from_env();
+      EXPECT_EQ(get_debug_level(), DebugLevel::kInfo);
+    }
+    EXPECT_EQ(get_debug_level(), DebugLevel::kInfo) << "as it was set in the world";
+    {
+      const auto world =
+          init_process_group({.debug = {.level = DebugLevel::kDetail}, .environment = environment});
+      EXPECT_EQ(get_debug_level(), DebugLevel::kDetail) << "the option comes first";
+    }
+    EXPECT_EQ(get_debug_level(), DebugLevel::kInfo) << "the option was for that world";
+    ::setenv("TORCH_DISTRIBUTED_DEBUG", "much", 1);
+    expect_error([] { set_debug_level_from_env(); }, {"TORCH_DISTRIBUTED_DEBUG=\"much\"", "detail"});
+    EXPECT_EQ(get_debug_level(), DebugLevel::kInfo);
+  }));
 }
 
 // With the debug level and what the ranks log as text.

@@ -1,10 +1,12 @@
 #include "lockstep/tensor/default_group.h"
 
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
+#include "lockstep/tensor/debug_level.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/init.h"
 
@@ -15,6 +17,7 @@ struct Slot {
   Mutex mutex;
   std::shared_ptr<Session> session LOCKSTEP_GUARDED_BY(mutex);
   bool joining LOCKSTEP_GUARDED_BY(mutex) = false;
+  std::optional<DebugLevel> debug_level LOCKSTEP_GUARDED_BY(mutex);
 };
 
 // Never destroyed: a WorldHandle with static storage may be destroyed at any time.
@@ -53,14 +56,30 @@ class Joining {
   Joining& operator=(const Joining&) = delete;
 };
 
+Environment read_environment() {
+  auto environment = Environment::read();
+  throw_if_error(environment.status(), {});
+  return std::move(*environment);
+}
+
+DebugLevel level_in(const Environment& environment) { return environment.debug.value_or(DebugLevel::kOff); }
+
+// By set_debug_level().
+std::optional<DebugLevel> chosen_level() {
+  const MutexLock lock(slot().mutex);
+  return slot().debug_level;
+}
+
+// Nothing if there is none.
+std::shared_ptr<Session> find_session() {
+  const MutexLock lock(slot().mutex);
+  return slot().session;
+}
+
 }  // namespace
 
 std::shared_ptr<Session> current_session(const char* call) {
-  Slot& place = slot();
-  {
-    const MutexLock lock(place.mutex);
-    if (place.session) return place.session;
-  }
+  if (std::shared_ptr<Session> session = find_session()) return session;
   throw_error(Status::invalid(cat(call, ": there is no default group; call init_process_group() first."),
                               {.failure = Failure::kClosed, .op = call}),
               {});
@@ -70,7 +89,10 @@ std::shared_ptr<GroupState> default_group(const char* call) { return current_ses
 
 WorldHandle init_process_group(const InitOptions& options) {
   const Joining joining;
-  std::shared_ptr<Session> session = Session::open(options);
+  const Environment environment = options.environment ? *options.environment : read_environment();
+  const std::optional<DebugLevel> chosen = options.debug.level ? options.debug.level : chosen_level();
+  const DebugLevel level = chosen ? *chosen : level_in(environment);
+  std::shared_ptr<Session> session = Session::open(options, environment, level);
   const MutexLock lock(slot().mutex);
   slot().session = session;
   return WorldHandle(std::move(session));
@@ -107,10 +129,23 @@ void destroy_process_group(const ProcessGroup& group) {
   }
 }
 
-bool is_initialized() {
-  const MutexLock lock(slot().mutex);
-  return slot().session != nullptr;
+bool is_initialized() { return find_session() != nullptr; }
+
+DebugLevel get_debug_level() {
+  if (const std::shared_ptr<Session> session = find_session()) return session->debug_level();
+  const std::optional<DebugLevel> chosen = chosen_level();
+  return chosen ? *chosen : level_in(read_environment());
 }
+
+void set_debug_level(DebugLevel level) {
+  {
+    const MutexLock lock(slot().mutex);
+    slot().debug_level = level;
+  }
+  if (const std::shared_ptr<Session> session = find_session()) session->set_debug_level(level);
+}
+
+void set_debug_level_from_env() { set_debug_level(level_in(read_environment())); }
 
 bool is_torchelastic_launched() {
   const auto environment = Environment::read();

@@ -41,20 +41,6 @@ WorldOptions world_options(const InitOptions& options) {
   return world;
 }
 
-Environment environment_of(const InitOptions& options) {
-  if (options.environment) return *options.environment;
-  auto environment = Environment::read();
-  throw_if_error(environment.status(), {});
-  return std::move(*environment);
-}
-
-DebugLevel level_of(const InitOptions& options, const Environment& environment) {
-  if (options.debug.level) return *options.debug.level;
-  const auto level = debug_level_of(environment);
-  throw_if_error(level.status(), {});
-  return *level;
-}
-
 // What debugging says is to be seen, unless the log is told something else about tensors.
 void configure_logging(base::LogOptions log, DebugLevel level) {
   if (level != DebugLevel::kOff && log.level > LogLevel::kInfo)
@@ -105,9 +91,8 @@ class Session::Making {
   Session& session_;
 };
 
-std::shared_ptr<Session> Session::open(const InitOptions& options) {
-  const Environment environment = environment_of(options);
-  const DebugLevel level = level_of(options, environment);
+std::shared_ptr<Session> Session::open(const InitOptions& options, const Environment& environment,
+                                       DebugLevel level) {
   if (!options.environment) configure_logging(environment.log, level);
   std::shared_ptr<Session> session(new Session(join(options, environment), options, level));
   if (level != DebugLevel::kOff) kLog.info(session->describe());

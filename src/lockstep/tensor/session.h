@@ -30,8 +30,9 @@ struct NewGroup {
 
 class Session {
  public:
-  // Joins the world. Throws.
-  static std::shared_ptr<Session> open(const InitOptions& options);
+  // Joins the world. `environment` and `level` are those of the options, or what stands for them. Throws.
+  static std::shared_ptr<Session> open(const InitOptions& options, const Environment& environment,
+                                       DebugLevel level);
   ~Session();
 
   std::shared_ptr<GroupState> default_group() const;
