@@ -213,6 +213,7 @@ class Doctor(unittest.TestCase):
         checks = {check["topic"]: check for check in report["checks"]}
         self.assertEqual(checks["shared memory"]["status"], "ok")
         self.assertEqual(checks["master"]["facts"]["addresses"], "127.0.0.1 (lo)")
+        self.assertIn("lo", checks["interfaces"]["facts"]["names"])
         self.assertEqual(checks["torch"]["status"], "warning")
         self.assertGreater(checks["cores"]["facts"]["usable"], 0)
         self.assertEqual(checks["lockstep"]["facts"]["wire_version"], 1)

@@ -219,6 +219,11 @@ class Failures(HostsTest):
             self.assertEqual(status, 7)
             self.assertRegex(err, rf"lockstep: rank 2 \(host {NAMES[1]}, pid \d+\) exited with code 7\.\n")
             self.assertIn("    | the reason\n", err)
+        # Each lists the ranks of its host, and says where the others are.
+        self.assertIn(f"The agents of the other hosts report on their ranks:\n  {NAMES[1]} (node 1)  rank 3\n",
+                      results[0][2])
+        self.assertIn(f"The agents of the other hosts report on their ranks:\n  {NAMES[0]} (node 0)  ranks 0, 1\n",
+                      results[1][2])
 
     def test_a_program_that_one_host_cannot_execute(self):
         self.script("garbage", "garbage")

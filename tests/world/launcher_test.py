@@ -62,6 +62,7 @@ class BadInput(LauncherTest):
     def test_each_wrong_value_is_one_sentence_and_exit_2(self):
         for words in (["--nproc", "0"], ["--nproc", "x"], ["--nproc", "gpu"], ["--nnodes", "x"], ["--nnodes", "1:2"],
                       ["--nnodes", "2"], ["--node-rank", "1"], ["--rdzv-endpoint", ":::"], ["--rdzv-id", "/"],
+                      ["--rdzv-id", ""], ["--rdzv_id", ""], ["--role", ""], ["--role="], ["--nnodes", ""],
                       ["--max-restarts", "-1"], ["--restart-delay", "x"], ["--monitor-interval", "0"],
                       ["--join-timeout", "x"], ["--shutdown-timeout", "x"], ["--signals", "KILL"],
                       ["--cpu-binding", "x"], ["--env", "x"], ["--env", "RANK=1"], ["--redirects", "4", "--log-dir", "l"],

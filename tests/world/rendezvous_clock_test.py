@@ -7,15 +7,33 @@
 import os
 import signal
 import sys
+import time
 import unittest
 
 import rendezvous_rank
+from bounds import within
 from rendezvous_rank import RendezvousTest, free_port
 
 
 class WallClock(RendezvousTest):
     def test_a_wall_clock_that_jumps_has_no_effect(self):
         self.assert_world(self.start_env_world(3, free_port(), LD_PRELOAD=os.environ["JUMPING_CLOCK"]))
+
+    def test_nor_has_it_at_a_file(self):
+        ranks = [self.start({"LD_PRELOAD": os.environ["JUMPING_CLOCK"]},
+                            ["--url", f"file://{self.folder}/job?world_size=3&rank={rank}"]) for rank in range(3)]
+        self.assert_world(ranks)
+        # A wait ends when its time has passed, not when the wall says so.
+        start = time.monotonic()
+        answer = ranks[1].ask("get never 1")
+        self.assertEqual((answer["ok"], answer["code"]), (False, "timeout"), answer)
+        self.assertGreaterEqual(time.monotonic() - start, 1)
+        self.assertLess(time.monotonic() - start, within(1 + 10))
+        # And who waits longer than that gets what comes in between.
+        ranks[2].tell("get late 60")
+        self.assertEqual(ranks[0].ask("set late here"), {"ok": True})
+        self.assertEqual(ranks[2].answer(), {"ok": True, "value": "here"})
+        self.finish(ranks)
 
 
 if __name__ == "__main__":

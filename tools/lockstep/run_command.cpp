@@ -122,8 +122,19 @@ void add_options(CLI::App& command, RunWords& words) {
       ->group("Security");
 }
 
+// An empty word would count as one that was not given: most likely it is a variable of a script that is not
+// set. Only a prefix may be nothing.
+Status check_no_empty_word(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->check_lname("prefix") || std::ranges::count(option->results(), std::string()) == 0) continue;
+    return Status::invalid(cat(option->get_name(), " is empty: give it a value, or leave the option out"));
+  }
+  return {};
+}
+
 // What a prefix command leaves is no error to CLI11; here it is an option that there is not.
 Status check_options(const CLI::App& command) {
+  LOCKSTEP_TRY(check_no_empty_word(command));
   const std::vector<std::string> unknown = command.remaining();
   if (unknown.empty()) return {};
   const std::string name = unknown.front().substr(0, unknown.front().find('='));

@@ -42,7 +42,12 @@ Result<Outcome> Attempt::run() {
   }
   for (std::size_t i = 0; i < group_.size(); ++i) {
     const RankState state = group_.state(i);
-    if (state.rank != outcome_->report.first.rank) outcome_->others.push_back(state);
+    if (state.rank != outcome_->report.first.rank) outcome_->others.here.push_back(state);
+  }
+  for (RankPlace& place : place_ranks(round_.nodes)) {
+    const bool here = place.node == round_.node;
+    if (!here && place.rank != outcome_->report.first.rank)
+      outcome_->others.elsewhere.push_back(std::move(place));
   }
   outcome_->max_restarts = round_.job.max_restarts;
   outcome_->began = started_;

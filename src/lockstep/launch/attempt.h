@@ -30,13 +30,13 @@ struct LaunchContext {
 struct Outcome {
   enum class Kind { kDone, kFailed, kStopped, kLost };
   Kind kind = Kind::kDone;
-  FailureReport report = {};           // kFailed
-  std::vector<RankState> others = {};  // kFailed: the other ranks of this host
-  int max_restarts = 0;                // as the agents have agreed
-  int signal = 0;                      // kStopped
-  std::string host = {};               // kStopped: where
-  Status error = {};                   // kLost
-  bool began = false;                  // the round was opened: all agents had come
+  FailureReport report = {};  // kFailed
+  OtherRanks others = {};     // kFailed
+  int max_restarts = 0;       // as the agents have agreed
+  int signal = 0;             // kStopped
+  std::string host = {};      // kStopped: where
+  Status error = {};          // kLost
+  bool began = false;         // the round was opened: all agents had come
 };
 
 class Attempt {

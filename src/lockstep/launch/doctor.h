@@ -27,7 +27,7 @@ enum class Health : std::uint8_t {
 std::string_view health_name(Health health);
 
 struct Finding {
-  using Fact = std::variant<bool, std::int64_t, std::string>;
+  using Fact = std::variant<bool, std::int64_t, std::string, std::vector<std::string>>;
 
   std::string topic;  // "memory"; unique in a report
   Health health = Health::kOk;

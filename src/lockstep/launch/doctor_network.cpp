@@ -53,11 +53,15 @@ std::string address_text(const base::SocketAddress& address, const std::vector<b
 Finding judge_interfaces(const std::vector<base::Interface>& interfaces,
                          const std::vector<std::string>& named) {
   std::vector<std::string> up;
+  std::vector<std::string> names;
   for (const base::Interface& interface : interfaces) {
-    if (usable(interface)) up.push_back(interface_text(interface));
+    if (!usable(interface)) continue;
+    up.push_back(interface_text(interface));
+    names.push_back(interface.name);
   }
   Finding finding{.topic = "interfaces", .found = up.empty() ? "none is up" : base::join(up)};
   finding.facts["up"] = static_cast<std::int64_t>(up.size());
+  finding.facts["names"] = std::move(names);
 
   const auto chosen = store::choose_addresses(interfaces, named, std::nullopt);
   if (!chosen.ok()) {

@@ -30,6 +30,8 @@ TEST(DoctorNetwork, ListsWhatIsUpAndSaysWhatWouldBeChosen) {
   EXPECT_EQ(finding.health, Health::kOk);
   EXPECT_THAT(finding.found, HasSubstr("eth0 (10.0.0.7)"));
   EXPECT_THAT(finding.found, Not(HasSubstr("eth1")));
+  EXPECT_EQ(std::get<std::vector<std::string>>(finding.facts.at("names")),
+            (std::vector<std::string>{"lo", "eth0"}));
 }
 
 TEST(DoctorNetwork, ANamedInterfaceMustBeThereAndUp) {

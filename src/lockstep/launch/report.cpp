@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/process.h"
@@ -68,7 +69,7 @@ void add_error(std::string& out, const ErrorRecord& error) {
 // More than this many ranks are summed up, not listed.
 constexpr std::size_t kMaxRows = 64;
 
-std::string others_text(const std::vector<RankState>& others) {
+std::string here_text(const std::vector<RankState>& others) {
   if (others.empty()) return {};
   std::vector<std::vector<std::string>> rows = {{"rank", "pid", "ran", "state"}};
   for (const RankState& other : others) {
@@ -78,6 +79,30 @@ std::string others_text(const std::vector<RankState>& others) {
   std::string out = cat("The other ranks of this host:\n", table(rows));
   if (others.size() > kMaxRows) out += cat("  and ", others.size() - kMaxRows, " more\n");
   return out;
+}
+
+// The agents of other hosts print tables of their own: who looks for a rank must know where.
+std::string elsewhere_text(const std::vector<RankPlace>& others) {
+  if (others.empty()) return {};
+  std::vector<std::vector<std::string>> rows;
+  for (auto begin = others.begin(); begin != others.end();) {
+    const auto end =
+        std::find_if(begin, others.end(), [&](const RankPlace& place) { return place.node != begin->node; });
+    std::vector<Rank> ranks;
+    std::transform(begin, end, std::back_inserter(ranks), [](const RankPlace& place) { return place.rank; });
+    rows.push_back({cat(begin->host, " (node ", begin->node, ")"),
+                    cat(ranks.size() == 1 ? "rank " : "ranks ", base::ranks_text(ranks))});
+    begin = end;
+  }
+  const std::size_t shown = std::min(rows.size(), kMaxRows);
+  const std::size_t left = rows.size() - shown;
+  rows.resize(shown);
+  return cat("The agents of the other hosts report on their ranks:\n", table(rows),
+             left > 0 ? cat("  and ", left, " more hosts\n") : "");
+}
+
+std::string others_text(const OtherRanks& others) {
+  return here_text(others.here) + elsewhere_text(others.elsewhere);
 }
 
 }  // namespace
@@ -113,8 +138,7 @@ std::string state_text(const RankState& state) {
   return cat(base::exit_text(status), " after the launcher's ", base::signal_name(state.told));
 }
 
-std::string report_text(const FailureReport& report, const std::vector<RankState>& others,
-                        const ReportStyle& style) {
+std::string report_text(const FailureReport& report, const OtherRanks& others, const ReportStyle& style) {
   const char* red = style.coloured ? "\x1b[1;31m" : "";
   const char* plain = style.coloured ? "\x1b[0m" : "";
   std::string out = cat(red, "lockstep: ", headline(report), ".", plain, "\n");

@@ -57,13 +57,18 @@ std::string headline(const FailureReport& report);
 // One word or two for the table: "exited with code 0", "terminated by the launcher (SIGTERM)", ...
 std::string state_text(const RankState& state);
 
-// The whole report. `others` are the ranks of this host without the first.
+// What became of the others: those of this host are known here, those elsewhere to their own agents.
+struct OtherRanks {
+  std::vector<RankState> here = {};
+  std::vector<RankPlace> elsewhere = {};  // in the order of ranks
+};
+
+// The whole report.
 struct ReportStyle {
   bool coloured = false;
   int max_restarts = 0;
 };
-std::string report_text(const FailureReport& report, const std::vector<RankState>& others,
-                        const ReportStyle& style);
+std::string report_text(const FailureReport& report, const OtherRanks& others, const ReportStyle& style);
 
 // Which of the ranks that were found dead together was the first cause: not one that says itself that another
 // rank's failure ended it, if there is any other. `failures` is in the order of their end and not empty; the

@@ -68,8 +68,8 @@ TEST(ReportText, HasEverythingThatIsKnown) {
   report.stderr_tail = {"one", "two"};
   report.core_dump = "/cores/core.4002";
   report.log_path = "/logs/2/stderr.log";
-  const std::string text =
-      report_text(report, {ended(0, exited(0)), ended(1, killed(SIGTERM), SIGTERM)}, {.max_restarts = 3});
+  const std::string text = report_text(
+      report, {.here = {ended(0, exited(0)), ended(1, killed(SIGTERM), SIGTERM)}}, {.max_restarts = 3});
   EXPECT_EQ(text,
             "lockstep: rank 2 (host node7, pid 4002) exited with code 3.\n"
             "  ended       3.2 s after its start, in attempt 2 of 4\n"
@@ -94,10 +94,23 @@ TEST(ReportText, HasColoursOnlyIfAsked) {
 }
 
 TEST(ReportText, SumsUpThousandsOfRanks) {
-  const std::vector<RankState> others(1000, ended(1, exited(0)));
+  const OtherRanks others{.here = std::vector<RankState>(1000, ended(1, exited(0)))};
   const std::string text = report_text({.first = ended(0, exited(1))}, others, {});
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 80);
   EXPECT_THAT(text, HasSubstr("and 936 more"));
+}
+
+TEST(ReportText, SaysWhichAgentsReportOnTheOtherRanks) {
+  const auto places = place_ranks({{.host = "a", .nproc = 2}, {.host = "bb"}, {.host = "c", .nproc = 3}});
+  EXPECT_THAT(report_text({.first = ended(9, exited(1))}, {.elsewhere = places}, {}),
+              HasSubstr("The agents of the other hosts report on their ranks:\n"
+                        "  a (node 0)   ranks 0, 1\n"
+                        "  bb (node 1)  rank 2\n"
+                        "  c (node 2)   ranks 3-5\n"));
+  const std::string many =
+      report_text({.first = ended(9, exited(1))},
+                  {.elsewhere = place_ranks(std::vector<NodePlan>(100, NodePlan{.host = "h"}))}, {});
+  EXPECT_THAT(many, HasSubstr("and 36 more hosts\n"));
 }
 
 EndedRank blaming(int rank, int peer) {

@@ -58,14 +58,11 @@ std::string local_secret_name(const base::SocketAddress& store) {
 
 Result<std::unique_ptr<LocalSecretServer>> LocalSecretServer::start(const std::string& name,
                                                                     const Secret& secret) {
-  auto listener = listen_local(name);
-  if (!listener.ok()) {
-    return listener.status().with_cause({.failure = Failure::kPortTaken});
-  }
+  LOCKSTEP_ASSIGN(base::UniqueFd listener, listen_local(name));
   base::UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop) return Status::from_errno("An eventfd could not be made", errno);
   std::unique_ptr<LocalSecretServer> server(
-      new LocalSecretServer(std::move(listener).value(), std::move(stop), secret));
+      new LocalSecretServer(std::move(listener), std::move(stop), secret));
   LOCKSTEP_ASSIGN(server->thread_,
                   base::start_thread("lockstep-secret", [raw = server.get()] { raw->serve(); }));
   return server;

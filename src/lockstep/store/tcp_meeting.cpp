@@ -159,7 +159,8 @@ class Opener {
       secret = Secret::generate();
       // Before the store listens: who finds the store finds the secret.
       auto started = LocalSecretServer::start(secret_name(), secret);
-      if (!started.ok()) return join_whoever_serves(started.status());
+      if (started.status().failure() == Failure::kPortTaken) return join_whoever_serves(started.status());
+      if (!started.ok()) return started.status().with_prefix("Rank 0 cannot serve the job's store: ");
       hands_out = std::move(started).value();
     }
     TcpServerOptions options;

@@ -48,7 +48,12 @@ void begin_response(std::uint64_t id, std::uint8_t code, Buffer& out) {
   writer.integer(code);
 }
 
-std::string_view read_key(ByteReader& reader) { return text_of(reader.sized(kMaxKeySize)); }
+// A key has at least one byte: a length of 0 is as wrong as one above the limit.
+std::string_view read_key(ByteReader& reader) {
+  const std::string_view key = text_of(reader.sized(kMaxKeySize));
+  if (key.empty()) reader.take(reader.left() + 1);  // more than there is, which fails
+  return key;
+}
 
 // Each key takes at least four bytes, so a count above a quarter of the rest is refused before it is
 // believed.

@@ -25,7 +25,7 @@ Buffer bytes_of_request(const Request& request) {
 
 // One of every kind, with every field that its kind has.
 std::vector<Request> every_request() {
-  const std::vector<std::string_view> keys = {"a", "bb", ""};
+  const std::vector<std::string_view> keys = {"a", "bb", "c"};
   const std::vector<ByteView> values = {bytes_of("1"), bytes_of(""), bytes_of("333")};
   std::vector<Request> requests = {
       {.op = Op::kSet, .answer = Answer::kOnError, .key = "key", .value = bytes_of("value")},
@@ -91,6 +91,16 @@ TEST(TcpWire, UnknownOperationsAndModesAreRefused) {
   EXPECT_THAT(parse_request(message, parsed), StatusIs(Code::kInvalid, HasSubstr("always answered")));
   message[9] = std::byte{2};
   EXPECT_THAT(parse_request(message, parsed), StatusIs(Code::kInvalid, HasSubstr("answer mode")));
+}
+
+TEST(TcpWire, AnEmptyKeyIsRefused) {
+  Request parsed;
+  for (const Op op : {Op::kSet, Op::kGet, Op::kAdd, Op::kQueuePop, Op::kBarrier}) {
+    EXPECT_THAT(parse_request(bytes_of_request({.id = 1, .op = op}), parsed),
+                FailureIs(Failure::kCorruptFrame));
+  }
+  EXPECT_THAT(parse_request(bytes_of_request({.id = 1, .op = Op::kCheck, .keys = {"a", ""}}), parsed),
+              FailureIs(Failure::kCorruptFrame));
 }
 
 // F15: a length is compared with its limit and with the rest of the message before anything is made of it.
