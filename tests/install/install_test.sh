@@ -73,6 +73,6 @@ cmake -S "$consumer" -B "$work/torch" -G Ninja -DCMAKE_PREFIX_PATH="$work/moved"
 cmake --build "$work/torch" --target tensors own_backend >"$work/torch.log" 2>&1 || { cat "$work/torch.log"; fail "torch: it does not build"; }
 printed=$("$work/moved/bin/lockstep" run --nproc 2 "$work/torch/tensors")
 [ "$(grep -c 'the sum over 2 ranks is 3' <<<"$printed")" = 2 ] || fail "tensors printed: $printed"
-python3 "$consumer/../../examples/expected_output_test.py" "$work/moved/bin/lockstep" 3 "$work/torch/own_backend" \
-  "$consumer/../../examples/04_own_backend/expected_output.txt" || fail "own_backend"
+python3 "$consumer/../../examples/expected_output.py" "$work/moved/bin/lockstep" 3 "$work/torch/own_backend" \
+  "$consumer/../../examples/06_own_backend/expected_output.txt" || fail "own_backend"
 echo "installed, moved, consumed, with torch and without; unknown components and another torch refused"

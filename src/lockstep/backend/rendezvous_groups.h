@@ -7,7 +7,7 @@
 //   auto groups = lockstep::join_groups(make_mine, {}, environment);
 //
 // Membership (membership.h) answers what a Backend is asked of its ranks, and OpQueue (op_queue.h) keeps its
-// operations in order. examples/04_own_backend is a whole one.
+// operations in order. examples/06_own_backend is a whole one.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,8 @@
-// 04: a backend of one's own, under torch.distributed's calls: what the ranks have to say goes through the
+// 06: a backend of one's own, under torch.distributed's calls: what the ranks have to say goes through the
 // store in which they have met. Slow, and short enough to read.
 //
 // Run:
-//   lockstep run --nproc 3 build/release/examples/04_own_backend
+//   lockstep run --nproc 3 build/release/examples/06_own_backend
 //
 // Prints what is in expected_output.txt (the order of the lines differs).
 //

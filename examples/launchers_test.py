@@ -1,0 +1,124 @@
+"""Each example on tensors prints what its expected_output.txt has, however its three ranks are started: by `lockstep
+run` on one host and on two, and, on one or the other, by mpirun and as Slurm's srun starts them. That is not here: the
+test sets its variables.
+
+    launchers_test.py CASE,CASE... COMMAND FOLDER [MPIRUN...]      each CASE is a class below, COMMAND is `lockstep`,
+    FOLDER holds the programs, MPIRUN are the words before a number of ranks. Two hosts are network namespaces.
+"""
+
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(ROOT.parent / "tests" / "world"))
+
+import expected_output  # noqa: E402
+import hosts  # noqa: E402
+from bounds import within  # noqa: E402
+from rendezvous_rank import clean_environment, free_port  # noqa: E402
+
+HELLO, GROUPS, BACKEND = EXAMPLES = ("04_hello_collectives", "05_groups_and_objects", "06_own_backend")
+RANKS = 3
+COMMAND = ""
+FOLDER = pathlib.Path()
+MPIRUN = []
+
+
+class Launchers(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.secret = self.folder / "job.secret"
+        subprocess.run([COMMAND, "secret", self.secret], check=True, capture_output=True, timeout=within(60))
+
+    def start(self, words, **variables):
+        process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True,
+                                   env=clean_environment() | {"OMP_NUM_THREADS": "1", "LOCKSTEP_TIMEOUT": "60"}
+                                   | {name: str(value) for name, value in variables.items()})
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def check(self, example, processes):
+        """All of them end well, and have printed together what is expected."""
+        printed = ""
+        for process in processes:
+            output, errors = process.communicate(timeout=within(100))
+            self.assertEqual(process.returncode, 0, output + errors)
+            printed += output
+        wrong = expected_output.differences(printed, ROOT / example / "expected_output.txt")
+        self.assertFalse(wrong, f"{example}: {wrong}")
+
+    def start_slurm_tasks(self, example, nodes, enter):
+        """As srun starts them, two to a node. `enter(node)` are the words that run something there."""
+        port = free_port()
+        node_of = [rank // 2 if len(nodes) > 1 else 0 for rank in range(RANKS)]
+        counts = ",".join(str(node_of.count(node)) for node in range(len(nodes)))
+        return [self.start([*enter(node), FOLDER / example], SLURM_PROCID=rank, SLURM_NTASKS=RANKS,
+                           SLURM_LOCALID=rank - node_of.index(node), SLURM_NODEID=node,
+                           SLURM_STEP_NODELIST=",".join(nodes), SLURM_STEP_TASKS_PER_NODE=counts, SLURM_JOB_ID=17,
+                           SLURM_STEP_ID=0, MASTER_PORT=port, LOCKSTEP_SECRET_FILE=self.secret)
+                for rank, node in enumerate(node_of)]
+
+
+class OneHost(Launchers):
+    def test_lockstep_run(self):
+        for example in EXAMPLES:
+            self.check(example, [self.start([COMMAND, "run", "--nproc", RANKS, FOLDER / example])])
+
+    def test_slurm(self):
+        for example in (HELLO, BACKEND):
+            self.check(example, self.start_slurm_tasks(example, ["node7"], lambda _: []))
+
+    def test_what_is_not_printed_or_ends_badly_is_noticed(self):
+        for words in (["true"], ["false"], ["cat", ROOT / HELLO / "expected_output.txt"]):
+            with self.assertRaises(AssertionError):
+                self.check(GROUPS, [self.start(words)])
+
+
+class OneHostMpirun(Launchers):
+    def test_mpirun(self):
+        for example in (GROUPS, BACKEND):
+            self.check(example, [self.start([*MPIRUN, RANKS, FOLDER / example], MASTER_PORT=free_port())])
+
+
+class OnTwoHosts(Launchers):
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = cls.enterClassContext(hosts.TwoHosts())
+
+
+class TwoHosts(OnTwoHosts):
+    def test_lockstep_run(self):
+        for example in EXAMPLES:
+            self.check(example, [
+                self.start([*self.hosts.enter(host), COMMAND, "run", "--nnodes", 2, "--nproc", nproc, "--rdzv-endpoint",
+                            f"{hosts.ADDRESSES[0]}:29400", "--secret-file", self.secret, FOLDER / example])
+                for host, nproc in ((0, 2), (1, 1))])
+
+    def test_slurm(self):
+        self.check(GROUPS, self.start_slurm_tasks(GROUPS, hosts.ADDRESSES, self.hosts.enter))
+
+
+class TwoHostsOpenMpi(OnTwoHosts):
+    def test_mpirun(self):
+        remote = self.folder / "remote"  # what it starts its daemon on the other host with, instead of ssh
+        remote.write_text(f'#!/bin/sh\nshift\nexec {shlex.join(self.hosts.enter(1))} sh -c "$*"\n', encoding="utf-8")
+        remote.chmod(0o755)
+        first, second = hosts.ADDRESSES
+        self.check(HELLO, [self.start([
+            *self.hosts.enter(0), *MPIRUN[:-1], "--mca", "plm_rsh_agent", remote, "--host", f"{first}:2,{second}:1", "-x",
+            "LOCKSTEP_SECRET_FILE", "-x", "MASTER_ADDR", *MPIRUN[-1:], RANKS, FOLDER / HELLO],
+            LOCKSTEP_SECRET_FILE=self.secret, MASTER_ADDR=first)])
+
+
+if __name__ == "__main__":
+    CASES, COMMAND, FOLDER, MPIRUN = sys.argv[1].split(","), sys.argv[2], pathlib.Path(sys.argv[3]), sys.argv[4:]
+    unittest.main(argv=[sys.argv[0], *CASES])
