@@ -10,6 +10,10 @@
 
 #include "lockstep/backend/world.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/store/file_store.h"
+#include "lockstep/store/hash_store.h"
+#include "lockstep/store/prefix_store.h"
+#include "lockstep/store/tcp_store.h"
 #include "lockstep/tensor/backend_source.h"
 #include "lockstep/tensor/borrowed/borrowed.h"
 #include "lockstep/tensor/breakpoint.h"

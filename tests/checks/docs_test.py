@@ -22,7 +22,7 @@ check_layers = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(check_layers)
 
 # Where an option in code is one of `lockstep`.
-OPTION_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/launching.md"]
+OPTION_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/from-pytorch.md", "docs/launching.md"]
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+(?:\([^()]*\))?)(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"^\[[^\]]+\]:\s+(\S+)", re.MULTILINE)

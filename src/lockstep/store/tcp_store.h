@@ -99,3 +99,8 @@ struct HostedStore {
 Result<HostedStore> host_store(TcpServerOptions options, const Deadline& deadline);
 
 }  // namespace lockstep::store
+
+namespace lockstep {
+using store::host_store;
+using store::TcpStore;
+}  // namespace lockstep

@@ -57,6 +57,13 @@ Result<std::unique_ptr<Groups>> join_by_mpi(const WorldOptions& options, const E
   return groups;
 }
 
+// What the one who has named such a backend can do.
+std::string_view way_out(std::string_view unknown) {
+  if (unknown == "mpi") return "For mpi link Lockstep::mpi, which Lockstep has where it was built with MPI.";
+  if (unknown == "gloo") return "What gloo does in torch, native does here: leave the name out.";
+  return "Pass others in InitOptions::backends.";
+}
+
 // Those that come with Lockstep and are linked.
 const BackendSource* find_built_in(std::string_view name) {
   static const BackendSource kNative{.join = join_native};
@@ -87,9 +94,7 @@ BackendSource find_backend(const std::string& name, const BackendSources& own) {
   std::vector<std::string> known{"native"};
   if (find_built_in("mpi") != nullptr) known.emplace_back("mpi");
   for (const auto& [other, source] : own) known.push_back(other);
-  refuse("there is no backend ", base::quoted(name), "; there is: ", base::join(known), ". ",
-         name == "mpi" ? "For mpi link Lockstep::mpi, which Lockstep has where it was built with MPI."
-                       : "Pass others in InitOptions::backends.");
+  refuse("there is no backend ", base::quoted(name), "; there is: ", base::join(known), ". ", way_out(name));
 }
 
 std::vector<DeviceBackendName> parse_backend_config(std::string_view text, const BackendSources& own) {

@@ -53,6 +53,7 @@ TEST(BackendConfig, SaysWhatIsWrong) {
   };
   expect_refused("", {"no backend \"\"", "native", "mine"});
   expect_refused("nccl", {"no backend \"nccl\"", "InitOptions::backends"});
+  expect_refused("cpu:gloo", {"no backend \"gloo\"", "native"});
   expect_refused("mpi", {"no backend \"mpi\"", "Lockstep::mpi"});  // not linked here
   expect_refused("cpu:nccl", {"no backend \"nccl\""});
   expect_refused("cpu:", {"neither a name nor a list", "\"cpu:\""});

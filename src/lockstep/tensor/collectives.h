@@ -162,5 +162,7 @@ using tensor::reduce_scatter_tensor;
 using tensor::ReduceOptions;
 using tensor::ReduceToRootOptions;
 using tensor::scatter;
+using tensor::SplitSizes;
+using tensor::Tensors;
 using tensor::ToRootOptions;
 }  // namespace lockstep

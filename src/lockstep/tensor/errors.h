@@ -26,6 +26,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/status.h"
@@ -139,6 +140,14 @@ std::exception_ptr exception_of(const Status& status, std::optional<Rank> at);
 inline void throw_if_error(const Status& status, std::optional<Rank> at) {
   if (!status.ok()) throw_error(status, at);
 }
+// For the layers below, stores above all, whose errors are values: what they give, or the exception for it.
+//   const std::int64_t count = lockstep::or_throw(store->add("epochs", 1));
+inline void or_throw(const Status& status) { throw_if_error(status, std::nullopt); }
+template <typename T>
+T or_throw(Result<T> result) {
+  or_throw(result.status());
+  return std::move(result).value();
+}
 
 }  // namespace lockstep::tensor
 
@@ -154,6 +163,7 @@ using tensor::GroupClosed;
 using tensor::InvalidArgument;
 using tensor::LeftOut;
 using tensor::MissingRanks;
+using tensor::or_throw;
 using tensor::OutOfResources;
 using tensor::PeerDied;
 using tensor::PeerStalled;

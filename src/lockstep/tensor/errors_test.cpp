@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/text.h"
+#include "lockstep/store/hash_store.h"
 
 namespace lockstep::tensor {
 namespace {
@@ -83,6 +84,14 @@ TEST(Errors, CarryWhoAndWhere) {
     EXPECT_THAT(error.missing(), ElementsAre(Rank{3}));
     EXPECT_EQ(error.cause().failure, Failure::kPeerDied);
   }
+}
+
+TEST(Errors, WhatALayerBelowGivesIsReturnedOrThrown) {
+  EXPECT_EQ(or_throw(Result<int>(7)), 7);
+  EXPECT_NO_THROW(or_throw(Status()));
+  HashStore store;
+  EXPECT_THROW(or_throw(store.queue_pop("nothing in it", Store::OnEmpty::kFail)), QueueEmptyError);
+  EXPECT_THROW(or_throw(store.set("", {})), InvalidArgument);
 }
 
 TEST(Errors, AnUncaughtOnePrintsItsRank) {
