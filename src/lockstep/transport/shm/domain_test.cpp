@@ -104,30 +104,5 @@ TEST(Domain, AStrangerWithAnotherSecretIsRefusedAndTheOthersGoOn) {
   first.join();
 }
 
-TEST(Heap, GrowsGivesBackAndSaysWhenItIsFull) {
-  auto segment = Segment::create("test", Bytes::mib(8));
-  ASSERT_OK(segment.status());
-  Heap heap(std::move(*segment));
-  auto first = heap.allocate(Bytes::mib(5));
-  ASSERT_OK(first.status());
-  EXPECT_EQ(heap.offset_of(first->data + 100, Bytes{10}), first->offset + 100);
-  EXPECT_EQ(heap.offset_of(&heap, Bytes{1}), std::nullopt);
-  const Status full = heap.allocate(Bytes::mib(4)).status();
-  EXPECT_EQ(full.failure(), Failure::kNoSpace);
-  EXPECT_THAT(std::string(full.message()), HasSubstr("no room for 4.0 MiB (5.0 MiB are in use"));
-  heap.free(first->offset);
-  EXPECT_EQ(heap.used(), Bytes{0});
-  EXPECT_OK(heap.allocate(Bytes::mib(8)).status());
-}
-
-TEST(HeapDeathTest, FreeingTwiceIsOurBug) {
-  auto segment = Segment::create("test", Bytes::mib(1));
-  ASSERT_OK(segment.status());
-  Heap heap(std::move(*segment));
-  auto range = heap.allocate(Bytes{1});
-  heap.free(range->offset);
-  EXPECT_DEATH(heap.free(range->offset), "freed twice");
-}
-
 }  // namespace
 }  // namespace lockstep::transport::shm

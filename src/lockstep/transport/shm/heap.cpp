@@ -1,5 +1,6 @@
 #include "lockstep/transport/shm/heap.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "lockstep/base/text.h"
@@ -10,6 +11,16 @@ namespace {
 // Below this, pages are kept for the next range: a fresh page costs more than the memory is worth.
 constexpr Bytes kGiveBack = Bytes::mib(1);
 constexpr std::uint64_t kNear = 4096;
+
+// The pages that a range lies in, and those that lie in it.
+RangeSet::Range pages_around(std::uint64_t offset, Bytes size, Bytes capacity) {
+  const std::uint64_t page = Segment::page_size();
+  return {offset / page * page, std::min(capacity.value, (offset + size.value + page - 1) / page * page)};
+}
+RangeSet::Range pages_inside(std::uint64_t offset, Bytes size) {
+  const std::uint64_t page = Segment::page_size();
+  return {(offset + page - 1) / page * page, (offset + size.value) / page * page};
+}
 
 }  // namespace
 
@@ -24,18 +35,45 @@ Result<Heap::Range> Heap::allocate(Bytes size, std::uint64_t alignment) {
                       ranges_.used(), " are in use, the largest gap is ", ranges_.largest_free(), ")"),
                   {.failure = Failure::kNoSpace});
   }
-  if (Status status = segment_.reserve(*offset, size); !status.ok()) {
+  if (Status status = make_real(*offset, size); !status.ok()) {
     (void)ranges_.free(*offset);
     return status;
   }
   return Range{*offset, segment_.data() + *offset};
 }
 
+Status Heap::make_real(std::uint64_t offset, Bytes size) {
+  const RangeSet::Range pages = pages_around(offset, size, segment_.capacity());
+  std::vector<RangeSet::Range> made;
+  Status status;
+  while (const auto gap = real_.first_gap(pages, segment_.capacity().value)) {
+    // No page of it is real yet: if it cannot be had, nobody's pages go with it.
+    RangeSet::Range wanted{gap->first, std::min(gap->end, std::max(pages.end, gap->first + kAhead.value))};
+    status = segment_.reserve(wanted.first, Bytes{wanted.end - wanted.first});
+    if (status.failure() == Failure::kNoSpace && wanted.end > pages.end) {
+      wanted.end = pages.end;
+      status = segment_.reserve(wanted.first, Bytes{wanted.end - wanted.first});
+    }
+    if (!status.ok()) break;
+    real_.add(wanted);
+    made.push_back(wanted);
+  }
+  if (status.ok()) return status;
+  for (const RangeSet::Range& range : made) give_back(range);
+  return status;
+}
+
+void Heap::give_back(RangeSet::Range pages) {
+  if (pages.first >= pages.end) return;
+  segment_.release(pages.first, Bytes{pages.end - pages.first});
+  real_.remove(pages);
+}
+
 void Heap::free(std::uint64_t offset) {
   MutexLock lock(mutex_);
   const Bytes size = ranges_.free(offset);
   LOCKSTEP_CHECK(size.value > 0, "a range of the shared heap was freed twice, or never handed out");
-  if (size >= kGiveBack) segment_.release(offset, size);
+  if (size >= kGiveBack) give_back(pages_inside(offset, size));
 }
 
 std::optional<std::uint64_t> Heap::offset_of(const void* pointer, Bytes size) const {
@@ -58,7 +96,11 @@ Status Heap::move_house() {
       used.push_back({offset, size});
     }
   }
-  return segment_.move_house(used);
+  LOCKSTEP_TRY(segment_.move_house(used));
+  real_ = RangeSet();
+  for (const Segment::Part& part : used)
+    real_.add(pages_around(part.offset, Bytes{part.size}, segment_.capacity()));
+  return {};
 }
 
 Bytes Heap::used() const {

@@ -20,11 +20,6 @@ constexpr std::uint64_t kReserveStep = 64ULL << 20;
 // Left to everybody else: a reservation that would take the last of the memory is refused.
 constexpr std::uint64_t kReserveMargin = 64ULL << 20;
 
-std::uint64_t page_size() {
-  static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return size;
-}
-
 Result<std::byte*> map_at(void* address, int fd, Bytes capacity, int flags) {
   void* mapped =
       ::mmap(address, capacity.value, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | flags, fd, 0);
@@ -67,6 +62,11 @@ Status check_descriptor(int fd, Bytes capacity) {
 }
 
 }  // namespace
+
+std::uint64_t Segment::page_size() {
+  static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
 
 Segment::Segment(UniqueFd fd, std::byte* data, Bytes capacity, MemoryProbe probe)
     : fd_(std::move(fd)), data_(data), capacity_(capacity), probe_(std::move(probe)) {}

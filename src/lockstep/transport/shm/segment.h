@@ -44,6 +44,8 @@ class Segment {
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();
 
+  static std::uint64_t page_size();
+
   std::byte* data() const { return data_; }
   Bytes capacity() const { return capacity_; }
   int fd() const { return fd_.get(); }
