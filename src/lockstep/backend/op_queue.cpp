@@ -212,7 +212,7 @@ void OpQueue::end_run() {
   state_->changed.notify_all();
 }
 
-WorkPtr OpQueue::start(Body body, const Deadline& deadline) {
+WorkPtr OpQueue::start(Body body, const Deadline& deadline, std::uint64_t numbers) {
   if (t_in_callback) return ended(from_a_callback());
   const auto op = std::make_shared<Op>(state_, deadline);
   op->body = std::move(body);
@@ -227,7 +227,8 @@ WorkPtr OpQueue::start(Body body, const Deadline& deadline) {
     state_->complete(*op, made);
     return op;
   }
-  op->number = ++state_->issued;
+  op->number = state_->issued + 1;
+  state_->issued += numbers;
   state_->pending.push_back(op);
   state_->changed.notify_all();
   return op;

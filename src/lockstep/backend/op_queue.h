@@ -33,8 +33,9 @@ class OpQueue {
   // `body` is not copied.
   template <typename Function>
   Status run(const Function& body);
-  // `deadline` is the operation's own: the latest that its body returns.
-  WorkPtr start(Body body, const Deadline& deadline);
+  // `deadline` is the operation's own: the latest that its body returns. It takes `numbers` of them, and its
+  // body is given the first.
+  WorkPtr start(Body body, const Deadline& deadline, std::uint64_t numbers = 1);
   // A Work that has ended before it began.
   WorkPtr ended(const Status& status) const;
 

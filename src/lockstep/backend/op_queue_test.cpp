@@ -92,6 +92,19 @@ TEST(OpQueue, EveryOperationOfManyThreadsRunsOnceAndAlone) {
   EXPECT_EQ(count, 2000);
 }
 
+TEST(OpQueue, AnOperationMayTakeSeveralNumbers) {
+  OpQueue queue(steady());
+  const WorkPtr three = queue.start(
+      [](std::uint64_t first) { return first == 1 ? Status() : Status::internal(""); }, long_enough(), 3);
+  const WorkPtr next = queue.start(
+      [](std::uint64_t number) { return number == 4 ? Status() : Status::internal(""); }, long_enough());
+  EXPECT_OK(next->wait());
+  EXPECT_OK(three->wait());
+  EXPECT_EQ(three->sequence(), 1U);
+  EXPECT_EQ(next->sequence(), 4U);
+  EXPECT_EQ(queue.last_sequence(), 4U);
+}
+
 TEST(OpQueue, AFailureEndsWhatHasNotBegunAndAllThatComesLater) {
   OpQueue queue(steady());
   std::promise<void> begun;

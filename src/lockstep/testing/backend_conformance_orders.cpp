@@ -5,6 +5,7 @@
 #include <future>
 
 #include "lockstep/backend/operations.h"
+#include "lockstep/backend/rounds.h"
 #include "lockstep/testing/backend_conformance_cases.h"
 #include "lockstep/testing/status_matchers.h"
 
@@ -56,6 +57,62 @@ void callbacks(Groups& groups, SupportTable& /*table*/) {
   EXPECT_TRUE(work->is_completed());
 }
 
+// Who has how many, and then all of them: the second round needs what the first has brought.
+void rounds(Groups& groups, SupportTable& /*table*/) {
+  Backend& group = groups.group();
+  auto* const starter = dynamic_cast<backend::RoundStarter*>(&group);
+  ASSERT_NE(starter, nullptr);
+  const std::uint64_t before = group.sequence();
+  const int size = groups.size().value;
+  struct Exchange {
+    std::vector<std::int32_t> own, counts;
+    std::vector<std::vector<std::int32_t>> all;
+    std::int32_t count = 0;
+    ByteView input;
+    std::vector<ByteSpan> outputs;
+    int finished = 0;
+  };
+  const auto exchange = std::make_shared<Exchange>();
+  Exchange& it = *exchange;
+  it.count = group.rank().value + 1;
+  it.own.assign(index_of(it.count), 10 * group.rank().value);
+  it.counts.resize(index_of(size));
+  Rounds both;
+  both.calls.emplace_back([&it]() -> Result<Call> {
+    it.input = std::as_bytes(std::span(&it.count, 1));
+    for (std::int32_t& count : it.counts) it.outputs.push_back(std::as_writable_bytes(std::span(&count, 1)));
+    return Call{.kind = OpKind::kAllGather, .inputs = {&it.input, 1}, .outputs = it.outputs};
+  });
+  both.calls.emplace_back([&it]() -> Result<Call> {
+    it.input = std::as_bytes(std::span(it.own));
+    it.outputs.clear();
+    for (const std::int32_t count : it.counts) it.all.emplace_back(index_of(count));
+    for (std::vector<std::int32_t>& part : it.all) it.outputs.push_back(bytes_of(part));
+    return Call{.kind = OpKind::kAllGather, .inputs = {&it.input, 1}, .outputs = it.outputs};
+  });
+  both.finish = [&it] {
+    ++it.finished;
+    return Status();
+  };
+  const WorkPtr work = starter->start_rounds(std::move(both), {.keep = exchange});
+  std::vector<float> later{1};
+  ASSERT_OK(backend::all_reduce(group, std::span(later)));
+  ASSERT_TRUE(work->is_completed());
+  ASSERT_OK(work->wait());
+  EXPECT_EQ(work->sequence(), before + 1);
+  EXPECT_EQ(group.sequence(), before + 3);
+  EXPECT_EQ(it.finished, 1);
+  for (int r = 0; r < size; ++r) {
+    EXPECT_EQ(it.all[index_of(r)], std::vector<std::int32_t>(index_of(r + 1), 10 * r));
+  }
+  // What all ranks find to be wrong between two rounds changes nothing.
+  Rounds wrong;
+  wrong.calls.emplace_back([] { return Result<Call>(Call{.kind = OpKind::kBarrier}); });
+  wrong.calls.emplace_back([]() -> Result<Call> { return Status::invalid("on purpose"); });
+  EXPECT_EQ(starter->start_rounds(std::move(wrong), {})->wait().code(), Code::kInvalid);
+  EXPECT_OK(backend::barrier(group));
+}
+
 void wrong_calls(Groups& groups, SupportTable& /*table*/) {
   Backend& group = groups.group();
   const std::uint64_t before = group.sequence();
@@ -77,6 +134,7 @@ std::vector<BackendCase> order_cases() {
   return {{"Order", "AsynchronousOperationsRunInItAndKeepTheirBytes", asynchronous},
           {"Order", "AnAverageInPlace", averages_in_place},
           {"Order", "ACallbackIsToldTheEnd", callbacks},
+          {"Order", "RoundsAreOneOperation", rounds},
           {"Order", "WrongCallsTakeNoPlaceInIt", wrong_calls}};
 }
 

@@ -83,6 +83,19 @@ WorkPtr MpiGroup::start(const Call& call, const OpOptions& options) {
       deadline);
 }
 
+WorkPtr MpiGroup::start_rounds(Rounds rounds, const OpOptions& options) {
+  if (const Status refused = who_.refuse_in_forked_child("start_rounds"); !refused.ok())
+    return queue_.ended(refused);
+  const Deadline deadline = who_.deadline_of(options);
+  RoundRunner runner{
+      .perform = [this, deadline, keep = options.keep](const Call& call, std::uint64_t sequence) -> Status {
+        LOCKSTEP_TRY(who_.admit(call));
+        return perform(call, sequence, deadline, keep);
+      },
+      .fail = [this](const Status& why) { return news_->fail(why); }};
+  return start_in(queue_, std::move(rounds), std::move(runner), deadline);
+}
+
 Status MpiGroup::perform(const Call& call, std::uint64_t sequence, const Deadline& deadline,
                          const std::shared_ptr<const void>& keep) {
   LOCKSTEP_TRY(news_->look());

@@ -16,6 +16,7 @@
 #include "lockstep/backend/mpi/mpi_world.h"
 #include "lockstep/backend/mpi/news.h"
 #include "lockstep/backend/op_queue.h"
+#include "lockstep/backend/rounds.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep::backend::mpi {
@@ -33,7 +34,7 @@ struct MpiGroupParts {
   std::function<void()> on_leave;
 };
 
-class MpiGroup final : public Backend {
+class MpiGroup final : public Backend, public RoundStarter {
  public:
   static Result<std::unique_ptr<MpiGroup>> make(MpiGroupParts parts, const Clock& clock);
   ~MpiGroup() override;
@@ -45,6 +46,7 @@ class MpiGroup final : public Backend {
 
   Status run(const Call& call, const OpOptions& options) override;
   WorkPtr start(const Call& call, const OpOptions& options) override;
+  WorkPtr start_rounds(Rounds rounds, const OpOptions& options) override;
   Status monitored_barrier(const OpOptions& options) override;
   WorkPtr send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) override;
   WorkPtr recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,

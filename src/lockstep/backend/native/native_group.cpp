@@ -174,6 +174,22 @@ WorkPtr NativeGroup::start(const Call& call, const OpOptions& options) {
       deadline);
 }
 
+WorkPtr NativeGroup::start_rounds(Rounds rounds, const OpOptions& options) {
+  if (const Status refused = who_.refuse_in_forked_child("start_rounds"); !refused.ok())
+    return queue_.ended(refused);
+  const Deadline deadline = who_.deadline_of(options);
+  RoundRunner runner{
+      .perform = [this, deadline, keep = options.keep](const Call& call, std::uint64_t sequence) -> Status {
+        LOCKSTEP_TRY(who_.admit(call));
+        return perform(call, sequence, deadline);
+      },
+      .fail =
+          [this](const Status& why) {
+            return parts_.communicator ? fail(parts_.communicator->fail(why)) : why;
+          }};
+  return start_in(queue_, std::move(rounds), std::move(runner), deadline);
+}
+
 Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Deadline& deadline) {
   if (!parts_.communicator) {
     collective::execute_alone(call);
@@ -200,7 +216,11 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
       look_for_straggler();
     return status;
   }
-  status = told(status);
+  return fail(status);
+}
+
+Status NativeGroup::fail(const Status& why) {
+  Status status = told(why);
   parts_.mail.fail_group(parts_.id, status);
   if (status.failure() != Failure::kClosed) parts_.error_note.write(status);
   return status;
@@ -209,9 +229,16 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
 void NativeGroup::look_for_straggler() {
   const transport::shm::Board& board = parts_.communicator->board();
   const auto latest = board.last_to_enter();
-  if (!latest || board.index() != (latest->index == 0 ? 1 : 0)) return;
-  const auto report =
-      stragglers_.note(latest->sequence, board.rank_of(latest->index), latest->after, clock_.now());
+  if (!latest || latest->after < StragglerWatch::kWorth) return;
+  const Rank last = board.rank_of(latest->index);
+  {
+    const MutexLock lock(waits_mutex_);
+    Counters::Wait& wait = waits_[last];
+    ++wait.operations;
+    wait.lost += latest->after;
+  }
+  if (board.index() != (latest->index == 0 ? 1 : 0)) return;
+  const auto report = stragglers_.note(latest->sequence, last, latest->after, clock_.now());
   if (report) kLog.warn(cat("group ", base::quoted(who_.name()), ": ", report->text(), "."));
 }
 
@@ -251,7 +278,8 @@ Status NativeGroup::failure() const {
 Counters NativeGroup::counters() const {
   if (!parts_.communicator) return {};
   const transport::shm::Board::Counters counted = parts_.communicator->board().counters();
-  return {.staged = counted.staged, .slept = counted.slept};
+  const MutexLock lock(waits_mutex_);
+  return {.staged = counted.staged, .slept = counted.slept, .waits = waits_};
 }
 
 Status NativeGroup::end(const Status& why, const Deadline& deadline) {

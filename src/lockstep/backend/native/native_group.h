@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,8 +15,10 @@
 #include "lockstep/backend/native/mail.h"
 #include "lockstep/backend/native/straggler_watch.h"
 #include "lockstep/backend/op_queue.h"
+#include "lockstep/backend/rounds.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error_file.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/collective/helpers.h"
 #include "lockstep/transport/communicator.h"
 
@@ -39,7 +42,7 @@ struct NativeGroupParts {
   ErrorNote error_note;                        // hears what ends the group
 };
 
-class NativeGroup final : public Backend, public Counting {
+class NativeGroup final : public Backend, public Counting, public RoundStarter {
  public:
   NativeGroup(NativeGroupParts parts, const Clock& clock);
   ~NativeGroup() override;
@@ -51,6 +54,7 @@ class NativeGroup final : public Backend, public Counting {
 
   Status run(const Call& call, const OpOptions& options) override;
   WorkPtr start(const Call& call, const OpOptions& options) override;
+  WorkPtr start_rounds(Rounds rounds, const OpOptions& options) override;
   Status monitored_barrier(const OpOptions& options) override;
   WorkPtr send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) override;
   WorkPtr recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
@@ -78,7 +82,10 @@ class NativeGroup final : public Backend, public Counting {
                                            const OpOptions& options);
   void stop(const Status& why);
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
-  // After an operation: one rank of the host says whom its neighbours wait for again and again.
+  // An operation has ended the group; gives what this rank is told.
+  Status fail(const Status& why);
+  // After an operation: counts whom this rank has waited for; one rank of the host says whom its neighbours
+  // wait for again and again.
   void look_for_straggler();
 
   NativeGroupParts parts_;
@@ -86,6 +93,8 @@ class NativeGroup final : public Backend, public Counting {
   Membership who_;
   OpQueue queue_;
   StragglerWatch stragglers_;  // of whoever runs an operation
+  mutable Mutex waits_mutex_;
+  std::map<Rank, Counters::Wait> waits_ LOCKSTEP_GUARDED_BY(waits_mutex_);
   std::atomic<std::uint64_t> messages_ = 0;
   const std::shared_ptr<Pending> pending_;
 };

@@ -10,10 +10,13 @@
 #include <csignal>
 #include <filesystem>
 #include <iterator>
+#include <thread>
 #include <vector>
 
+#include "lockstep/backend/counting.h"
 #include "lockstep/backend/native/world_test_support.h"
 #include "lockstep/backend/operations.h"
+#include "lockstep/backend/rounds.h"
 #include "lockstep/base/text.h"
 #include "lockstep/testing/process_world.h"
 #include "lockstep/testing/status_matchers.h"
@@ -72,6 +75,51 @@ TEST(World, OfOneThatWasAbortedSendsNoMessage) {
   std::vector<int> number{1};
   EXPECT_THAT((*world)->group().send(Rank{0}, 3, bytes_of(number))->wait(),
               StatusIs(Code::kAborted, HasSubstr("enough")));
+}
+
+TEST(World, ARoundThatFailsEndsTheGroup) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    auto* const starter = dynamic_cast<RoundStarter*>(&world->group());
+    ASSERT_NE(starter, nullptr);
+    const bool fails = rank.rank == Rank{1};
+    Rounds rounds;
+    rounds.calls.emplace_back([] { return Result<Call>(Call{.kind = OpKind::kBarrier}); });
+    rounds.calls.emplace_back([fails]() -> Result<Call> {
+      if (fails) return Status::internal("out of paper", {.failure = Failure::kNoMemory});
+      return Call{.kind = OpKind::kBarrier};
+    });
+    rounds.finish = []() -> Status { return Status::internal("is not come to"); };
+    const Status status = starter->start_rounds(std::move(rounds), {})->wait();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("out of paper"));
+    EXPECT_FALSE(barrier(world->group()).ok());
+  }));
+}
+
+TEST(World, CountsWhomARankHasWaitedFor) {
+  EXPECT_OK(run_ranks(2, [](const SpawnedRank& rank) {
+    const auto world = join(rank, {.stall_after = kNeverStalled});
+    Backend& group = world->group();
+    const auto* const counting = dynamic_cast<const Counting*>(&group);
+    ASSERT_NE(counting, nullptr);
+    std::vector<int> done{0};
+    const Deadline limit = Clock::steady().in(60s);
+    while (done[0] == 0 && !limit.expired()) {
+      // Rank 1 comes later, as far as the machine lets rank 0 come at once.
+      const Deadline later = Clock::steady().in(rank.rank == Rank{1} ? 5ms : 0ms);
+      while (!later.expired()) std::this_thread::yield();
+      ASSERT_OK(barrier(group));
+      const auto waits = counting->counters().waits;
+      if (rank.rank == Rank{0}) done[0] = waits.contains(Rank{1}) ? 1 : 0;
+      ASSERT_OK(broadcast(group, std::span(done), Rank{0}));
+    }
+    if (rank.rank != Rank{0}) return;
+    const auto waits = counting->counters().waits;
+    ASSERT_TRUE(waits.contains(Rank{1}));
+    EXPECT_GE(waits.at(Rank{1}).operations, 1U);
+    EXPECT_GE(waits.at(Rank{1}).lost, 1ms);
+    EXPECT_FALSE(waits.contains(Rank{0}));
+  }));
 }
 
 TEST(World, ReducesOnEveryRank) {

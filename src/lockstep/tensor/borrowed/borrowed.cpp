@@ -16,6 +16,7 @@
 #include "lockstep/backend/meet_in_store.h"
 #include "lockstep/backend/members.h"
 #include "lockstep/backend/op_queue.h"
+#include "lockstep/backend/rounds.h"
 #include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/borrowed/calls.h"
@@ -45,7 +46,7 @@ class CallersStream {
   std::optional<c10::Stream> stream_;
 };
 
-class BorrowedGroup final : public Backend {
+class BorrowedGroup final : public Backend, public backend::RoundStarter {
  public:
   BorrowedGroup(c10::intrusive_ptr<c10d::Backend> lent, GroupPlan plan, const BorrowedOptions& options)
       : lent_(std::move(lent)),
@@ -65,6 +66,7 @@ class BorrowedGroup final : public Backend {
 
   Status run(const Call& call, const OpOptions& options) override;
   WorkPtr start(const Call& call, const OpOptions& options) override;
+  WorkPtr start_rounds(Rounds rounds, const OpOptions& options) override;
   Status monitored_barrier(const OpOptions& options) override;
   WorkPtr send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) override;
   WorkPtr recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
@@ -130,6 +132,25 @@ WorkPtr BorrowedGroup::start(const Call& call, const OpOptions& options) {
       deadline);
 }
 
+WorkPtr BorrowedGroup::start_rounds(Rounds rounds, const OpOptions& options) {
+  if (const Status refused = who_.refuse_in_forked_child("start_rounds"); !refused.ok())
+    return queue_.ended(refused);
+  const Deadline deadline = who_.deadline_of(options);
+  const CallersStream stream(options_.device);
+  backend::RoundRunner runner{.perform = [this, deadline, stream, keep = options.keep](
+                                             const Call& call, std::uint64_t sequence) -> Status {
+                                LOCKSTEP_TRY(who_.admit(call));
+                                const c10::OptionalStreamGuard guard(stream.get());
+                                return perform(call, sequence, deadline, keep);
+                              },
+                              .fail =
+                                  [this](const Status& why) {
+                                    stop_lent();
+                                    return fail(why);
+                                  }};
+  return backend::start_in(queue_, std::move(rounds), std::move(runner), deadline);
+}
+
 Status BorrowedGroup::perform(const Call& call, std::uint64_t sequence, const Deadline& deadline,
                               std::shared_ptr<const void> keep) {
   const Fingerprint own = collective::fingerprint_of(call, id_, sequence);
@@ -163,6 +184,7 @@ Status BorrowedGroup::compare(Fingerprint own, const Status& refused, const Dead
   const auto count = static_cast<std::size_t>(size().value);
   std::vector<Fingerprint> all(count);
   std::vector<ByteSpan> outputs;
+  outputs.reserve(count);
   for (Fingerprint& theirs : all) outputs.push_back(std::as_writable_bytes(std::span(&theirs, 1)));
   const ByteView input = std::as_bytes(std::span(&own, 1));
   const Call call{.kind = OpKind::kAllGather, .inputs = {&input, 1}, .outputs = outputs};
@@ -230,7 +252,7 @@ Status BorrowedGroup::fail(const Status& why) const {
 Status BorrowedGroup::failure() const {
   if (who_.in_forked_child()) return {};
   LOCKSTEP_TRY(queue_.failure());
-  const Status heard = recorded();
+  Status heard = recorded();
   if (!heard.ok()) queue_.fail(heard);
   return heard;
 }

@@ -1,0 +1,34 @@
+#include "lockstep/backend/rounds.h"
+
+#include <utility>
+
+namespace lockstep::backend {
+
+Status run_rounds(Backend& backend, const Rounds& rounds, const OpOptions& options) {
+  for (const auto& next : rounds.calls) {
+    const Result<Call> call = next();
+    if (!call.ok()) {
+      if (call.status().code() != Code::kInvalid) backend.abort(call.status());
+      return call.status();
+    }
+    LOCKSTEP_TRY(backend.run(*call, options));
+  }
+  return rounds.finish ? rounds.finish() : Status();
+}
+
+WorkPtr start_in(OpQueue& queue, Rounds rounds, RoundRunner runner, const Deadline& deadline) {
+  const std::size_t count = rounds.calls.size();
+  auto body = [rounds = std::move(rounds), runner = std::move(runner)](std::uint64_t first) -> Status {
+    std::uint64_t sequence = first;
+    for (const auto& next : rounds.calls) {
+      const Result<Call> call = next();
+      if (!call.ok())
+        return call.status().code() == Code::kInvalid ? call.status() : runner.fail(call.status());
+      LOCKSTEP_TRY(runner.perform(*call, sequence++));
+    }
+    return rounds.finish ? rounds.finish() : Status();
+  };
+  return queue.start(std::move(body), deadline, count);
+}
+
+}  // namespace lockstep::backend
