@@ -19,6 +19,7 @@
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/init.h"
 #include "lockstep/tensor/messages.h"
+#include "wrong_calls.h"
 
 namespace lockstep {
 namespace {
@@ -27,14 +28,21 @@ using tensor::SplitSizes;
 using tensor::Tensors;
 using Sizes = std::vector<std::int64_t>;
 
-const std::map<std::string, std::vector<int>> kGroups = {{"all", {0, 1, 2}}, {"pair", {0, 2}}};
-const std::map<std::string, at::ScalarType> kTypes = {
-    {"float32", at::kFloat}, {"float64", at::kDouble}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16},
-    {"int32", at::kInt},     {"int64", at::kLong},     {"int8", at::kChar},    {"uint8", at::kByte}};
-const std::map<std::string, ReduceOp> kOps = {{"sum", ReduceOp::kSum},   {"product", ReduceOp::kProduct},
-                                              {"min", ReduceOp::kMin},   {"max", ReduceOp::kMax},
-                                              {"band", ReduceOp::kBand}, {"bor", ReduceOp::kBor},
-                                              {"bxor", ReduceOp::kBxor}};
+const std::map<std::string, at::ScalarType> kTypes = {{"float32", at::kFloat},
+                                                      {"float64", at::kDouble},
+                                                      {"float16", at::kHalf},
+                                                      {"bfloat16", at::kBFloat16},
+                                                      {"int32", at::kInt},
+                                                      {"int64", at::kLong},
+                                                      {"int8", at::kChar},
+                                                      {"uint8", at::kByte},
+                                                      {"bool", at::kBool},
+                                                      {"complex64", at::kComplexFloat},
+                                                      {"complex128", at::kComplexDouble}};
+const std::map<std::string, ReduceOp> kOps = {{"sum", ReduceOp::kSum},         {"avg", ReduceOp::kAvg},
+                                              {"product", ReduceOp::kProduct}, {"min", ReduceOp::kMin},
+                                              {"max", ReduceOp::kMax},         {"band", ReduceOp::kBand},
+                                              {"bor", ReduceOp::kBor},         {"bxor", ReduceOp::kBxor}};
 
 // The same numbers in memory of another layout.
 at::Tensor laid_out(const at::Tensor& plain, const std::string& layout) {
@@ -46,6 +54,7 @@ at::Tensor laid_out(const at::Tensor& plain, const std::string& layout) {
 }
 
 struct Call {
+  int number;
   std::string name, group, dtype;
   ReduceOp op;
   int root;
@@ -57,24 +66,24 @@ struct Call {
 
 class Side {
  public:
-  Side() : rank_(get_rank()), size_(get_world_size()), pair_(new_group(kGroups.at("pair"))) {}
+  Side() : rank_(get_rank()), size_(get_world_size()), all_(new_group()), pair_(new_group({0, size_ - 1})) {}
 
   Tensors run(const Call& call) {
     call_ = call;
-    const std::vector<int>& members = kGroups.at(call.group);
     group_ = call.group == "all" ? ProcessGroup() : pair_;
     if (!group_.is_member()) return {};
     own_ = group_.rank();
     n_ = group_.size();
-    next_ = members[static_cast<std::size_t>((own_ + 1) % n_)];
-    previous_ = members[static_cast<std::size_t>((own_ + n_ - 1) % n_)];
+    members_ = group_.ranks();
+    next_ = members_[static_cast<std::size_t>((own_ + 1) % n_)];
+    previous_ = members_[static_cast<std::size_t>((own_ + n_ - 1) % n_)];
     if (is_functional(call.name)) {
       return run_functional({call.name, own_, n_, call.root, call.sizes,
                              [this](int part, const Sizes& sizes) { return make(part, sizes); }});
     }
     return calls_.at(call.name)();
   }
-  void run_wrong(const std::string& which) const { wrong_.at(which)(); }
+  void run_wrong(const std::string& which) const { lockstep::run_wrong({which, rank_, size_, all_, pair_}); }
 
  private:
   at::Tensor make(int part, const Sizes& sizes) const {
@@ -87,7 +96,9 @@ class Side {
       if (call_.fractions) value += static_cast<double>((i * 13 + rank_ * 11 + call_.seed) % 97) / 97;
       numbers.mutable_data_ptr<double>()[i] = value;
     }
-    return laid_out(numbers.reshape(sizes).to(kTypes.at(call_.dtype)), call_.layout);
+    const at::Tensor real = numbers.reshape(sizes);
+    const bool complex = call_.dtype.starts_with("complex");
+    return laid_out((complex ? at::complex(real, 2 - real) : real).to(kTypes.at(call_.dtype)), call_.layout);
   }
   at::Tensor make(int part) const { return make(part, call_.sizes); }
   at::Tensor empty(const Sizes& sizes) const {
@@ -132,6 +143,26 @@ class Side {
     for (const WorkHandle& work : batch_isend_irecv(ops)) work.wait();
     return {output};
   }
+  Tensors from_any_source() const {
+    const auto tag = static_cast<std::uint64_t>(call_.number);
+    if (!is_root()) {
+      send(make(0), {.dst = call_.root, .group = group_, .tag = tag});
+      return {};
+    }
+    std::map<int, at::Tensor> found;
+    for (int i = 1; i < n_; ++i) {
+      const at::Tensor tensor = empty(call_.sizes);
+      found[recv(tensor, {.group = group_, .tag = tag})] = tensor;
+    }
+    Tensors outputs;
+    for (const auto& [sender, tensor] : found) outputs.push_back(tensor);
+    return outputs;
+  }
+  Tensors sparse_sum() const {
+    const at::Tensor tensor = make(0).to_sparse();
+    all_reduce(tensor, {.group = group_, .async_op = async()}).wait();
+    return {tensor.to_dense()};
+  }
   // `call` writes to the tensor that it is given.
   template <typename Function>
   Tensors on(const at::Tensor& tensor, const Function& call) const {
@@ -141,9 +172,11 @@ class Side {
 
   const int rank_;
   const int size_;
+  const ProcessGroup all_;
   const ProcessGroup pair_;
   Call call_;
   ProcessGroup group_;
+  std::vector<int> members_;
   int own_ = 0;
   int n_ = 0;
   int next_ = 0;
@@ -216,35 +249,16 @@ class Side {
        }},
       {"all_to_all_single", [this] { return all_to_all_uneven(); }},
       {"ring", [this] { return ring(); }},
+      {"any_source", [this] { return from_any_source(); }},
+      {"sparse_all_reduce", [this] { return sparse_sum(); }},
       {"barrier", [this] {
          barrier({.group = group_, .async_op = async()}).wait();
          return Tensors();
        }}};
-
-  const std::map<std::string, std::function<void()>> wrong_ = {
-      {"short_list", [] { all_gather({at::ones(2)}, at::ones(2)); }},
-      {"long_list",
-       [this] { reduce_scatter(at::ones(2), Tensors(static_cast<std::size_t>(size_ + 1), at::ones(2))); }},
-      {"mixed_types",
-       [this] { all_gather(Tensors(static_cast<std::size_t>(size_), at::ones(2, at::kInt)), at::ones(2)); }},
-      {"no_root", [] { broadcast(at::ones(2), {}); }},
-      {"two_roots", [] { broadcast(at::ones(2), {.src = 0, .group_src = 0}); }},
-      {"root_out_of_range", [this] { broadcast(at::ones(2), {.src = size_}); }},
-      {"float_band", [] { all_reduce(at::ones(2), {.op = ReduceOp::kBand}); }},
-      {"wrong_output_size", [this] { all_gather_single(at::ones(2 * size_ + 1), at::ones(2)); }},
-      {"bad_splits",
-       [this] {
-         const auto n = static_cast<std::size_t>(size_);
-         all_to_all_single(at::ones(size_), at::ones(size_), SplitSizes(n, 1), SplitSizes(n, 2));
-       }},
-      {"send_to_self", [this] { send(at::ones(2), {.dst = rank_}); }},
-      {"recv_from_self", [this] { recv(at::ones(2), {.src = rank_}); }},
-      {"empty_batch", [] { batch_isend_irecv({}); }},
-      {"group_rank_of_stranger", [this] { rank_ == 1 ? get_group_rank({}, 7) : get_group_rank(pair_, 1); }}};
 };
 
-Call parse(std::istringstream& words, const std::string& name) {
-  Call call{.name = name};
+Call parse(std::istringstream& words, const std::string& number, const std::string& name) {
+  Call call{.number = std::stoi(number), .name = name};
   std::string op;
   std::string values;
   words >> call.group >> call.dtype >> op >> call.root >> call.seed >> values >> call.layout;
@@ -263,6 +277,18 @@ std::string number_text(double value) {
   return text;
 }
 
+// "ok", "refused" before anything was sent, or "failed".
+std::string outcome_of_wrong(const Side& side, const std::string& which) {
+  try {
+    side.run_wrong(which);
+    return "ok";
+  } catch (const InvalidArgument&) {
+    return "refused";
+  } catch (const DistError&) {
+    return "failed";
+  }
+}
+
 void run(const std::string& folder) {
   at::set_num_threads(1);
   const auto world = init_process_group();
@@ -278,17 +304,13 @@ void run(const std::string& folder) {
     if (name == "wrong") {
       std::string which;
       words >> which;
-      try {
-        side.run_wrong(which);
-        answers << " ok\n";
-      } catch (const InvalidArgument&) {
-        answers << " refused\n";
-      }
+      answers << ' ' << outcome_of_wrong(side, which) << '\n';
       continue;
     }
     answers << " ok";
-    for (const at::Tensor& tensor : side.run(parse(words, name))) {
-      const at::Tensor values = tensor.to(at::kDouble).contiguous();
+    for (const at::Tensor& tensor : side.run(parse(words, number, name))) {
+      const at::Tensor values =
+          (tensor.is_complex() ? at::view_as_real(tensor.contiguous()) : tensor).to(at::kDouble).contiguous();
       for (std::int64_t i = 0; i < values.numel(); ++i)
         answers << ' ' << number_text(values.const_data_ptr<double>()[i]);
     }
