@@ -166,6 +166,7 @@ Status Chain::run_lane(std::span<const std::byte* const> sources, std::span<cons
     return {};
   };
   for (std::size_t c = 0; !first && c < std::min(chunks, kAhead); ++c) LOCKSTEP_TRY(expect_carry(c));
+  // They may lie where the sources do: none comes, and nothing is written there, before its chunk is folded.
   for (std::size_t c = 0; !last && !result.empty() && c < chunks; ++c) {
     LOCKSTEP_ASSIGN(results.emplace_back(), links_.recv(next_, result_of(c), deadline));
   }

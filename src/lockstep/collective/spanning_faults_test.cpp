@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <deque>
 #include <random>
 
+#include "lockstep/base/crypto.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
 #include "lockstep/collective/helpers.h"
@@ -55,8 +58,14 @@ Status all_reduce(Communicator& communicator, std::vector<float>& data, std::uin
 
 float sum_of(int ranks) { return static_cast<float>(ranks * (ranks + 1)) / 2; }
 
-bool all_are(const std::vector<float>& data, float value) {
-  return std::all_of(data.begin(), data.end(), [value](float number) { return number == value; });
+// Names the first element that differs.
+::testing::AssertionResult all_are(const std::vector<float>& data, float value) {
+  const auto differs = [value](float number) { return number != value; };
+  const auto first = std::find_if(data.begin(), data.end(), differs);
+  if (first == data.end()) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << "element " << first - data.begin() << " of " << data.size() << " is " << *first << " instead of "
+         << value << ", and " << std::count_if(first + 1, data.end(), differs) << " more differ";
 }
 
 TEST(SpanningFaults, ACutLinkEndsTheOperationOnEveryRank) {
@@ -122,7 +131,9 @@ void expect_right_result(const std::vector<int>& hosts, std::size_t count,
           std::vector<float> data(count);
           for (std::uint64_t sequence = 1; sequence <= 2; ++sequence) {
             ASSERT_OK(all_reduce(communicator, data, sequence));
-            ASSERT_TRUE(all_are(data, sum_of(communicator.size())));
+            ASSERT_TRUE(all_are(data, sum_of(communicator.size())))
+                << "rank " << communicator.position() << " on hosts " << ::testing::PrintToString(hosts)
+                << (protection == Protection::kSealed ? ", sealed" : "") << ", #" << sequence;
           }
         });
   }
@@ -144,6 +155,58 @@ TEST(SpanningFaults, LateBytesAndConnectionsInAnyOrderAreRight) {
       });
     }
   }
+}
+
+// Sends nothing until somebody has received something.
+class SendsAfter final : public SocketCalls {
+ public:
+  explicit SendsAfter(const std::atomic<bool>& received) : received_(received) {}
+  ssize_t send(int socket, const msghdr& message) override {
+    if (received_) return kernel().send(socket, message);
+    errno = EAGAIN;
+    return -1;
+  }
+  ssize_t recv(int socket, msghdr& message) override { return kernel().recv(socket, message); }
+  void connecting(Rank) override {}
+
+ private:
+  const std::atomic<bool>& received_;
+};
+
+// Tells when it has received so many bytes.
+class TellsWhenReceived final : public SocketCalls {
+ public:
+  TellsWhenReceived(std::size_t bytes, std::atomic<bool>& received) : left_(bytes), received_(received) {}
+  ssize_t send(int socket, const msghdr& message) override { return kernel().send(socket, message); }
+  ssize_t recv(int socket, msghdr& message) override {
+    const ssize_t got = kernel().recv(socket, message);
+    if (got > 0) left_ -= std::min(left_, static_cast<std::size_t>(got));
+    if (left_ == 0) received_ = true;
+    return got;
+  }
+  void connecting(Rank) override {}
+
+ private:
+  std::size_t left_;
+  std::atomic<bool>& received_;
+};
+
+// Rank 1 has a place for the result, which is where its own elements lie, and hears that rank 2 waits before
+// rank 0 lets it begin.
+TEST(SpanningFaults, ThatARankWaitsIsNoPartOfTheSum) {
+  std::atomic<bool> received = false;
+  SendsAfter late(received);
+  TellsWhenReceived middle(transport::link::kHeaderSize + base::kSealTagSize, received);
+  const auto calls = [&](int rank) -> SocketCalls& {
+    if (rank == 0) return late;
+    return rank == 1 ? static_cast<SocketCalls&>(middle) : SocketCalls::kernel();
+  };
+  CommunicatorWorld({0, 1, 2}, {.protection = Protection::kSealed, .calls = calls})
+      .run([](Communicator& communicator) {
+        std::vector<float> data(6000);
+        ASSERT_OK(all_reduce(communicator, data, 1));
+        EXPECT_TRUE(all_are(data, sum_of(3))) << "rank " << communicator.position();
+      });
 }
 
 }  // namespace

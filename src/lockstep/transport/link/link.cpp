@@ -144,8 +144,12 @@ Result<bool> Link::progress_in() {
     const ByteSpan expected = expected_payload();
     Pieces pieces(in_received_);
     pieces.add(in_header_.data(), kHeaderSize);
-    pieces.add(expected.data(), expected.size());
-    pieces.add(in_tag_.data(), tag_size());
+    if (in_frame_) {
+      pieces.add(expected.data(), expected.size());
+      pieces.add(in_tag_.data(), tag_size());
+    } else {
+      pieces.add(in_ahead_.data(), std::min(expected.size() + tag_size(), kReadAhead));
+    }
     msghdr message = pieces.message();
     const ssize_t received = calls_.recv(socket_.get(), message);
     if (received == 0) return connection_lost(0);
@@ -161,17 +165,43 @@ Result<bool> Link::progress_in() {
 }
 
 Result<bool> Link::take_received() {
-  LOCKSTEP_ASSIGN(const Frame frame, parse_header(in_header_));
-  const Incoming& front = in_.front();
-  const std::size_t expected = expected_payload().size();
-  if (frame.kind == FrameKind::kWaiting) {
-    if (in_received_ < kHeaderSize + tag_size()) return false;
-    LOCKSTEP_TRY(take_waiting(frame));
-    return true;
+  if (!in_frame_) {
+    LOCKSTEP_ASSIGN(const Frame frame, parse_header(in_header_));
+    if (frame.kind == FrameKind::kWaiting) {
+      if (in_received_ < kHeaderSize + tag_size()) return false;
+      LOCKSTEP_TRY(take_waiting(frame));
+      return true;
+    }
+    if (frame.kind != FrameKind::kData) return take_last_words(frame);
+    LOCKSTEP_TRY(accept(frame));
   }
-  if (frame.kind != FrameKind::kData) return take_last_words(frame, expected);
-  const bool more = front.rest.size() > expected;
-  if (frame.stamp != front.stamp || frame.part != front.part || frame.size != expected ||
+  if (in_received_ < kHeaderSize + expected_payload().size() + tag_size()) return false;
+  LOCKSTEP_TRY(take_frame());
+  return true;
+}
+
+// What came behind it is the beginning of the next frame.
+Status Link::take_waiting(const Frame& frame) {
+  const ByteSpan behind = behind_header();
+  if (opener_) {
+    const Status opened = opener_->open(in_header_, {}, ByteView(behind).first<base::kSealTagSize>());
+    if (!opened.ok()) return damaged(opened.message());
+  }
+  const ByteSpan next = behind.subspan(tag_size());
+  const ByteSpan of_header = next.first(std::min(next.size(), kHeaderSize));
+  std::ranges::copy(of_header, in_header_.begin());
+  std::ranges::copy(next.subspan(of_header.size()), in_ahead_.begin());
+  in_received_ = next.size();
+  peer_waits_in_ = frame.stamp;
+  return {};
+}
+
+// If it is the expected one, what came with its header goes to where the rest will.
+Status Link::accept(const Frame& frame) {
+  const Incoming& front = in_.front();
+  const ByteSpan expected = expected_payload();
+  const bool more = front.rest.size() > expected.size();
+  if (frame.stamp != front.stamp || frame.part != front.part || frame.size != expected.size() ||
       frame.more != more) {
     mismatch_ = {.kind = frame.kind,
                  .expected = front.stamp,
@@ -180,30 +210,11 @@ Result<bool> Link::take_received() {
                  .received_size = Bytes{front.size - front.rest.size() + frame.size}};
     return Status::disconnected("the ranks are in different operations", {.failure = Failure::kDesync});
   }
-  if (in_received_ < kHeaderSize + expected + tag_size()) return false;
-  LOCKSTEP_TRY(take_frame());
-  return true;
-}
-
-// What came behind it was read as if it were the expected payload: it is the beginning of the next frame.
-Status Link::take_waiting(const Frame& frame) {
-  const ByteSpan payload = expected_payload();
-  Buffer behind(in_received_ - kHeaderSize);
-  const std::size_t in_place = std::min(behind.size(), payload.size());
-  if (in_place > 0) std::memcpy(behind.data(), payload.data(), in_place);
-  if (behind.size() > in_place)
-    std::memcpy(behind.data() + in_place, in_tag_.data(), behind.size() - in_place);
-  if (opener_) {
-    const Status opened = opener_->open(in_header_, {}, ByteView(behind).first<base::kSealTagSize>());
-    if (!opened.ok()) return damaged(opened.message());
-  }
-  const ByteView next = ByteView(behind).subspan(tag_size());
-  const std::size_t of_header = std::min(next.size(), kHeaderSize);
-  if (of_header > 0) std::memcpy(in_header_.data(), next.data(), of_header);
-  const ByteView rest = next.subspan(of_header);
-  if (!rest.empty()) std::memcpy(payload.data(), rest.data(), rest.size());
-  in_received_ = next.size();
-  peer_waits_in_ = frame.stamp;
+  const ByteSpan behind = behind_header();
+  const ByteSpan of_payload = behind.first(std::min(behind.size(), expected.size()));
+  std::ranges::copy(of_payload, expected.begin());
+  std::ranges::copy(behind.subspan(of_payload.size()), in_tag_.begin());
+  in_frame_ = frame;
   return {};
 }
 
@@ -211,16 +222,15 @@ Status Link::take_waiting(const Frame& frame) {
 Status Link::take_frame() {
   Incoming& front = in_.front();
   const ByteSpan payload = expected_payload();
+  const std::uint32_t payload_crc = in_frame_->payload_crc;
+  in_frame_.reset();
   in_received_ = 0;
   if (opener_) {
     // The number that its status has is the frame's, not the operation's.
     if (const Status opened = opener_->open(in_header_, payload, in_tag_); !opened.ok())
       return damaged(opened.message());
-  } else {
-    LOCKSTEP_ASSIGN(const Frame frame, parse_header(in_header_));
-    if (frame.payload_crc != base::crc32c(payload)) {
-      return damaged("the checksum of its payload is wrong");
-    }
+  } else if (payload_crc != base::crc32c(payload)) {
+    return damaged("the checksum of its payload is wrong");
   }
   front.rest = front.rest.subspan(payload.size());
   if (!front.rest.empty()) return {};
@@ -229,16 +239,15 @@ Status Link::take_frame() {
   return {};
 }
 
-// The peer ends the link and says why. Its words were read as if they were the expected payload and tag.
-Status Link::take_last_words(const Frame& frame, std::size_t expected) {
+// The peer ends the link and says why.
+Status Link::take_last_words(const Frame& frame) {
   Status unknown = Status::aborted("the group has failed on that rank", {.failure = Failure::kRemoteError});
   const std::size_t tag = opener_ ? base::kSealTagSize : 0;
   if (frame.size > base::kMaxStatusSize) return unknown;
   Buffer words(frame.size + tag);
-  std::size_t have = std::min(in_received_ - kHeaderSize, words.size());
-  const std::size_t in_place = std::min(have, expected);
-  if (in_place > 0) std::memcpy(words.data(), in_.front().rest.data(), in_place);
-  if (have > in_place) std::memcpy(words.data() + in_place, in_tag_.data(), have - in_place);
+  const ByteSpan behind = behind_header();
+  std::size_t have = std::min(behind.size(), words.size());
+  std::ranges::copy(behind.first(have), words.begin());
   while (have < words.size()) {
     Pieces rest(have);
     rest.add(words.data(), words.size());

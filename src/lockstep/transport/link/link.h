@@ -1,11 +1,13 @@
 // A Link is one socket to one peer of a group: a queue of messages out, and a queue of buffers for those that
 // come in. It never waits: progress() moves what can be moved now.
 //
-// A message is cut into frames of at most kMaxPayload; its bytes go from and to the caller's memory without a
-// copy. A message that arrives before its buffer was posted stays in the kernel's buffers.
+// A message is cut into frames of at most kMaxPayload; its bytes go from and to the caller's memory, and only
+// the first few of a frame that comes are copied. A message that arrives before its buffer was posted stays
+// in the kernel's buffers.
 //
 // Thread safety: none; the thread that runs the group's operation.
-// Ownership: the bytes of a message are the caller's, and in use until it is done or the link has failed.
+// Ownership: the bytes of a message are the caller's, and in use until it is done or the link has failed. A
+// buffer is not written before its own message comes: until then the caller may read it.
 // Errors: the first is final. What the peer said before it ended the link is the error.
 // Does not: connect, wait, or name the operation.
 #pragma once
@@ -80,6 +82,9 @@ class Link {
   void finish(FrameKind kind, const Stamp& stamp, ByteView payload);
 
  private:
+  // Of a payload and its tag, what is read together with the header: a small message is one call.
+  static constexpr std::size_t kReadAhead = std::size_t{4} << 10;
+
   struct Outgoing {
     FrameKind kind;
     Stamp stamp;
@@ -100,14 +105,17 @@ class Link {
   ssize_t send_rest();
   Result<bool> progress_out();
   Result<bool> progress_in();
-  // What has been received of the frame that is expected, as it lies behind the header.
+  // Where the payload of the frame that is expected goes.
   ByteSpan expected_payload();
   std::size_t tag_size() const { return opener_ ? base::kSealTagSize : 0; }
+  // What was received behind the header of a frame that may not be the expected one.
+  ByteSpan behind_header() { return ByteSpan(in_ahead_).first(in_received_ - kHeaderSize); }
   // True if it was a whole frame; there may be another one behind it.
   Result<bool> take_received();
   Status take_waiting(const Frame& frame);
+  Status accept(const Frame& frame);
   Status take_frame();
-  Status take_last_words(const Frame& frame, std::size_t expected);
+  Status take_last_words(const Frame& frame);
 
   UniqueFd socket_;
   SocketCalls& calls_;
@@ -126,7 +134,11 @@ class Link {
 
   std::deque<Incoming> in_;
   std::uint64_t recvs_done_ = 0;
+  // The frame that is being received: its header, what came with the header, and how much of all has come.
+  // Once it is known to be the expected one, its payload goes to the buffer.
   Header in_header_{};
+  std::array<std::byte, kReadAhead> in_ahead_{};
+  std::optional<Frame> in_frame_;
   std::array<std::byte, base::kSealTagSize> in_tag_{};
   std::size_t in_received_ = 0;
   std::optional<Mismatch> mismatch_;

@@ -202,5 +202,37 @@ TEST(LinkFaults, AWaitingBetweenMessagesChangesNoByteOfThem) {
   }
 }
 
+// An operation in place still reads what a later message will replace.
+TEST(LinkFaults, OnlyTheExpectedMessageTouchesABufferThatWaitsForIt) {
+  for (const Guard guard : kGuards) {
+    for (const std::size_t most : {std::size_t{1}, std::size_t{100}, kMaxPayload}) {
+      for (const std::size_t size : {std::size_t{10}, std::size_t{700}, std::size_t{9000}}) {
+        Ends ends = make_pair();
+        FaultyCalls slow_in({.most = most});
+        Link sender(std::move(ends.from), keys_of(guard));
+        Link receiver(std::move(ends.to), keys_of(guard), slow_in);
+        const Buffer before = pattern(size, 2);
+        Buffer in = before;
+        receiver.recv(kStamp, 0, in);
+        for (int waitings = 0; waitings < 3; ++waitings) {
+          sender.say_waiting(kStamp);
+          ASSERT_OK(sender.progress().status());
+        }
+        for (bool moved = true; moved;) {
+          auto progress = receiver.progress();
+          ASSERT_OK(progress.status());
+          moved = *progress;
+        }
+        EXPECT_EQ(receiver.peer_waits_in(), kStamp);
+        EXPECT_TRUE(in == before) << size << " " << most;
+        const Buffer out = pattern(size, 1);
+        sender.send(kStamp, 0, out);
+        ASSERT_OK(move(sender, receiver)) << size << " " << most;
+        EXPECT_TRUE(in == out) << size << " " << most;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::transport::link

@@ -9,7 +9,8 @@
 //
 // Of two members the one with the lower position connects.
 // Thread safety: none; one thread at a time.
-// Ownership: posted bytes are in use until their ticket is done, or any call has failed.
+// Ownership: posted bytes are in use until their ticket is done, or any call has failed. Those of a receive
+// are not written before its message comes: until then the caller may read them.
 // Errors: kDisconnected with kPeerDied, kPeerUnreachable or kCorruptFrame; what the peer said before it
 // closed; Desync as `describe` puts it; kTimeout with the peer. The first is final for the operation, and its
 // caller ends the group with abort().
