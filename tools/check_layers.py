@@ -23,7 +23,7 @@ LAYERS = {
     "backend": ["base", "store", "transport", "collective"],
     "object": ["base"],
     "tensor": BELOW_TENSOR + ["object"],
-    "ddp": BELOW_TENSOR + ["tensor"],
+    "ddp": BELOW_TENSOR + ["object", "tensor"],
     "optim": BELOW_TENSOR + ["tensor", "ddp"],
     "dtensor": BELOW_TENSOR + ["tensor"],
     "tp": BELOW_TENSOR + ["tensor", "dtensor"],

@@ -9,6 +9,10 @@
 #include <torch/torch.h>
 
 #include "lockstep/backend/world.h"
+#include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/reduction_error.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/hash_store.h"
@@ -22,6 +26,7 @@
 #include "lockstep/tensor/debug_level.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/functional.h"
+#include "lockstep/tensor/gradient_slot.h"
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/init.h"
 #include "lockstep/tensor/messages.h"

@@ -1,0 +1,284 @@
+#include "lockstep/ddp/backward_pass.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/text.h"
+#include "lockstep/ddp/reduction_error.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/groups.h"
+
+namespace lockstep::ddp {
+
+BackwardPass::BackwardPass(const PassParts& parts, Expectation expected)
+    : parts_(parts),
+      expected_(std::move(expected)),
+      left_(expected_.times),
+      pending_(parts.gradients.buckets()),
+      works_(parts.gradients.buckets()),
+      with_graph_(parts.gradients.size()) {
+  for (std::size_t b = 0; b < pending_.size(); ++b) pending_[b] = parts_.gradients.plan().buckets[b].size();
+}
+
+void BackwardPass::refuse(const std::string& what) const {
+  const Rank at{tensor::get_rank()};
+  throw ReductionError(
+      Status::aborted(cat("rank ", at, ": DistributedDataParallel: ", what), {.rank = at, .op = "backward"}),
+      at);
+}
+
+void BackwardPass::tell(PassPhase phase, std::size_t index, Duration running, Duration waiting) const {
+  if (!parts_.observer) return;
+  PassEvent event{
+      .phase = phase, .at = Clock::steady().now(), .index = index, .running = running, .waiting = waiting};
+  if (phase != PassPhase::kReady && index < works_.size()) {
+    const at::Tensor& buffer = parts_.gradients.bucket(index).buffer();
+    if (buffer.defined() && !buffer.is_sparse()) event.bytes = Bytes{buffer.nbytes()};
+  }
+  parts_.observer(event);
+}
+
+bool BackwardPass::enter(int task) {
+  std::vector<Parameter> unused;
+  {
+    const MutexLock lock(mutex_);
+    if (std::find(tasks_.begin(), tasks_.end(), task) != tasks_.end()) return false;
+    tasks_.push_back(task);
+    if (tasks_.size() > 1) return true;
+    for (Parameter i = 0; i < left_.size(); ++i) {
+      if (left_[i] == 0) unused.push_back(i);
+    }
+  }
+  tell(PassPhase::kBackward, works_.size());
+  for (const Parameter parameter : unused) take({parameter, Use::kUnused});
+  return true;
+}
+
+bool BackwardPass::leave(int task) {
+  std::vector<Taken> rest;
+  {
+    const MutexLock lock(mutex_);
+    if (expected_.ends_with_backward && tasks_.front() == task) {
+      for (Parameter i = 0; i < left_.size(); ++i) {
+        const int left = std::exchange(left_[i], 0);
+        if (left > 0) rest.push_back({i, left == expected_.times[i] ? Use::kUnused : Use::kUsed});
+      }
+    }
+  }
+  for (const Taken taken : rest) take(taken);
+  return all_launched();
+}
+
+void BackwardPass::ready(Parameter parameter) {
+  bool unexpected = false;
+  {
+    const MutexLock lock(mutex_);
+    int& left = left_[parameter];
+    unexpected = left == 0;
+    if (!unexpected) {
+      order_.push_back(parameter);
+      if (--left > 0) return;
+    }
+  }
+  if (unexpected) {
+    const std::string name = base::quoted(parts_.gradients.name(parameter));
+    refuse(expected_.times[parameter] == 0
+               ? cat("the parameter ", name,
+                     " got a gradient, but the outputs of forward do not depend on it "
+                     "(find_unused_parameters), or it "
+                     "took no part in the first backward pass (static_graph). Return every tensor that the "
+                     "loss is "
+                     "made of from forward, and set static_graph only for a graph that never changes.")
+               : cat("the gradient of the parameter ", name,
+                     " was accumulated again after it was taken to be final. That happens when a parameter "
+                     "is used in "
+                     "several checkpointed parts, or outside forward; with static_graph = true it is known "
+                     "after the "
+                     "first pass how often."));
+  }
+  tell(PassPhase::kReady, parameter);
+  take({parameter, Use::kUsed});
+}
+
+void BackwardPass::take(Taken taken) {
+  const at::NoGradGuard no_grad;
+  const Parameter parameter = taken.parameter;
+  const auto [index, place] = parts_.gradients.place(parameter);
+  GradBucket& bucket = parts_.gradients.bucket(index);
+  if (bucket.sparse()) {
+    take_sparse(parameter, bucket);
+    return count_down(index);
+  }
+  tensor::GradientSlot& slot = parts_.gradients.slot(parameter);
+  const at::Tensor gradient = slot.gradient();
+  const at::Tensor& view = bucket.view(place);
+  if (!gradient.defined()) {
+    view.zero_();
+    return count_down(index);
+  }
+  if (gradient.layout() != at::kStrided) {
+    refuse(cat("the gradient of ", base::quoted(parts_.gradients.name(parameter)),
+               " is sparse, which was not expected; name the parameter in the option sparse_parameters."));
+  }
+  if (gradient.sizes() != view.sizes() || gradient.scalar_type() != view.scalar_type()) {
+    refuse(cat("the gradient of ", base::quoted(parts_.gradients.name(parameter)), " has ", gradient.numel(),
+               " elements of type ", c10::toString(gradient.scalar_type()), ", but ", view.numel(),
+               " of type ", c10::toString(view.scalar_type()),
+               " were agreed on. Wrap the module again after its parameters have changed."));
+  }
+  const bool held = bucket.holds(place, gradient);
+  if (!held) view.copy_(gradient);
+  if (taken.use == Use::kUnused) {
+    if (held) as_they_were_.emplace(parameter, gradient.clone());
+  } else if (gradient.requires_grad()) {
+    with_graph_[parameter] = gradient;
+  } else if (parts_.handing == Handing::kAlias && slot.may_alias()) {
+    slot.set_gradient(view);
+  }
+  count_down(index);
+}
+
+void BackwardPass::take_sparse(Parameter parameter, GradBucket& bucket) {
+  tensor::GradientSlot& slot = parts_.gradients.slot(parameter);
+  const at::Tensor gradient = slot.gradient();
+  const at::Tensor local = slot.local();
+  if (!gradient.defined()) {
+    bucket.set_buffer(
+        at::sparse_coo_tensor(local.sizes(), local.options().requires_grad(false).layout(at::kSparse)));
+    return;
+  }
+  if (!gradient.is_sparse()) {
+    refuse(cat("the gradient of ", base::quoted(parts_.gradients.name(parameter)),
+               " is dense, but a sparse one was expected."));
+  }
+  bucket.set_buffer(gradient.variable_data());
+}
+
+void BackwardPass::count_down(std::size_t bucket) {
+  {
+    const MutexLock lock(mutex_);
+    --pending_[bucket];
+    while (launchable_ < pending_.size() && pending_[launchable_] == 0) ++launchable_;
+    if (launching_ || launched_ == launchable_) return;
+    launching_ = true;
+  }
+  for (;;) {
+    std::size_t next = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (launched_ == launchable_) {
+        launching_ = false;
+        return;
+      }
+      next = launched_;
+    }
+    launch(next);
+    const MutexLock lock(mutex_);
+    ++launched_;
+  }
+}
+
+bool BackwardPass::skipped(std::size_t bucket) const {
+  if (!parts_.skip_unused) return false;
+  const std::vector<Parameter>& parameters = parts_.gradients.plan().buckets[bucket];
+  return std::all_of(parameters.begin(), parameters.end(),
+                     [&](Parameter i) { return expected_.times[i] == 0; });
+}
+
+void BackwardPass::launch(std::size_t bucket) {
+  const at::NoGradGuard no_grad;
+  tell(PassPhase::kLaunched, bucket);
+  if (!skipped(bucket)) works_[bucket] = parts_.hook.reduce(parts_.gradients.bucket(bucket));
+  if (bucket + 1 < works_.size()) return;
+  map_ = parts_.used.local_map();
+  if (!map_.defined()) return;
+  map_work_ = tensor::all_reduce(map_, {.op = ReduceOp::kMax, .group = parts_.group, .async_op = true});
+}
+
+void BackwardPass::settle(std::size_t bucket) {
+  const base::TimePoint from = Clock::steady().now();
+  HookWork& work = works_[bucket];
+  work.work.wait();
+  const Duration waiting = Clock::steady().now() - from;
+  tell(PassPhase::kWaited, bucket);
+  if (work.then) work.then();
+  GradBucket& own = parts_.gradients.bucket(bucket);
+  if (const std::string wrong = own.settle(); !wrong.empty())
+    refuse(cat("bucket ", bucket, ": ", wrong, ", in the communication hook ", parts_.hook.name(), '.'));
+  tell(PassPhase::kDone, bucket, work.work.duration(), waiting);
+}
+
+void BackwardPass::finish() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t b = 0; b < works_.size(); ++b) settle(b);
+  map_work_.wait();
+  parts_.used.end_pass(map_);
+  for (Parameter parameter = 0; parameter < parts_.gradients.size(); ++parameter) hand_back(parameter);
+  for (std::size_t b = 0; b < works_.size(); ++b) parts_.gradients.bucket(b).clear();
+  tell(PassPhase::kFinished, works_.size());
+}
+
+void BackwardPass::hand_back(Parameter parameter) {
+  const auto [index, place] = parts_.gradients.place(parameter);
+  GradBucket& bucket = parts_.gradients.bucket(index);
+  tensor::GradientSlot& slot = parts_.gradients.slot(parameter);
+  if (!parts_.used.used_anywhere(parameter) || skipped(index)) return restore(parameter);
+  if (bucket.sparse()) return slot.set_gradient(bucket.buffer());
+  const at::Tensor& view = bucket.view(place);
+  if (const at::Tensor& graph = with_graph_[parameter]; graph.defined()) {
+    graph.variable_data().copy_(view);
+    return;
+  }
+  if (parts_.handing == Handing::kAlias && slot.may_alias()) return slot.set_gradient(view);
+  const at::Tensor gradient = slot.gradient();
+  if (!gradient.defined()) return slot.set_gradient(view.clone());
+  gradient.variable_data().copy_(view);
+  slot.set_gradient(gradient);
+}
+
+void BackwardPass::restore(Parameter parameter) {
+  const auto found = as_they_were_.find(parameter);
+  if (found == as_they_were_.end()) return;
+  const auto [index, place] = parts_.gradients.place(parameter);
+  parts_.gradients.bucket(index).view(place).copy_(found->second);
+}
+
+bool BackwardPass::started() const {
+  const MutexLock lock(mutex_);
+  return !order_.empty() || launched_ > 0;
+}
+
+bool BackwardPass::all_launched() const {
+  const MutexLock lock(mutex_);
+  return launched_ == works_.size();
+}
+
+std::vector<std::size_t> BackwardPass::missing() const {
+  const MutexLock lock(mutex_);
+  std::vector<Parameter> missing;
+  for (Parameter i = 0; i < left_.size(); ++i) {
+    if (left_[i] > 0) missing.push_back(i);
+  }
+  return missing;
+}
+
+std::vector<std::size_t> BackwardPass::order() const {
+  const MutexLock lock(mutex_);
+  // One that was accumulated several times is final at the last of them; what was not used comes last.
+  std::vector<Parameter> final;
+  std::vector<bool> seen(left_.size(), false);
+  for (auto it = order_.rbegin(); it != order_.rend(); ++it) {
+    if (!seen[*it]) final.push_back(*it);
+    seen[*it] = true;
+  }
+  std::reverse(final.begin(), final.end());
+  for (Parameter i = 0; i < seen.size(); ++i) {
+    if (!seen[i]) final.push_back(i);
+  }
+  return final;
+}
+
+}  // namespace lockstep::ddp

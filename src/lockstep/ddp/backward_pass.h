@@ -1,0 +1,111 @@
+// A BackwardPass is the state of one backward pass whose gradients are to be reduced over all ranks.
+//
+// It is made after forward and destroyed when its gradients are those of all ranks: there is no reset.
+// Whenever autograd has accumulated a gradient, ready() copies it to its place in its bucket, unless it was
+// accumulated there. A bucket whose gradients are all there is launched, which is: given to the communication
+// hook. Buckets are launched in plan order, so that all ranks do the same in the same order: one that is
+// ready too early waits for those before it. finish() waits for them, in that order, and is the only one that
+// waits.
+//
+// The mutex is held to count, and never while a gradient is copied or a hook runs: whoever finds a bucket to
+// be launched and nobody launching, launches, and goes on until there is none left.
+//
+// Thread safety: ready() from any thread; enter(), leave() and finish() as autograd calls them.
+// Errors: ReductionError; what a hook throws; DistError from finish(). After any of them the pass is over,
+// and its owner ends the group.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/gradients.h"
+#include "lockstep/ddp/observer.h"
+#include "lockstep/ddp/used_parameters.h"
+#include "lockstep/tensor/process_group.h"
+#include "lockstep/tensor/work_handle.h"
+
+namespace lockstep::ddp {
+
+// How gradients are handed back.
+enum class Handing : std::uint8_t { kAlias, kCopy };
+
+// What a pass works on; all of it outlives the pass.
+struct PassParts {
+  Gradients& gradients;
+  CommHook& hook;
+  UsedParameters& used;
+  const tensor::ProcessGroup& group;
+  const PassObserver& observer;  // may be empty
+  Handing handing = Handing::kAlias;
+  // Whether a bucket of which this rank uses nothing is left out; all ranks must use the same.
+  bool skip_unused = false;
+};
+
+class BackwardPass {
+ public:
+  BackwardPass(const PassParts& parts, Expectation expected);
+
+  // Autograd works on the pass, in a task of that number. True the first time for each task: then leave() is
+  // to be called when the task is over.
+  bool enter(int task);
+  // True if everything is launched: then finish() is next.
+  bool leave(int task);
+  // A gradient was accumulated.
+  void ready(std::size_t parameter);
+  void finish();
+
+  // Whether it has begun to take gradients.
+  bool started() const;
+  bool all_launched() const;
+  // Parameters whose gradients are not final.
+  std::vector<std::size_t> missing() const;
+  // In the order in which their gradients became final.
+  std::vector<std::size_t> order() const;
+
+ private:
+  using Parameter = std::size_t;
+  enum class Use : std::uint8_t { kUsed, kUnused };  // by this rank, in this pass
+  struct Taken {
+    Parameter parameter;
+    Use use;
+  };
+  // Brings the gradient to its place in the bucket; of one that was not used, what it has.
+  void take(Taken taken);
+  void take_sparse(Parameter parameter, GradBucket& bucket);
+  void count_down(std::size_t bucket);
+  void launch(std::size_t bucket);
+  void settle(std::size_t bucket);
+  void hand_back(Parameter parameter);
+  void restore(Parameter parameter);
+  void tell(PassPhase phase, std::size_t index, Duration running = {}, Duration waiting = {}) const;
+  bool skipped(std::size_t bucket) const;
+  [[noreturn]] void refuse(const std::string& what) const;
+
+  const PassParts parts_;
+  const Expectation expected_;
+
+  mutable Mutex mutex_;
+  std::vector<int> tasks_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<int> left_ LOCKSTEP_GUARDED_BY(mutex_);  // by parameter: how often until it is final
+  std::vector<Parameter> order_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::size_t> pending_ LOCKSTEP_GUARDED_BY(mutex_);  // by bucket: gradients that are not there
+  std::size_t launchable_ LOCKSTEP_GUARDED_BY(mutex_) = 0;        // buckets before this one are complete
+  std::size_t launched_ LOCKSTEP_GUARDED_BY(mutex_) = 0;          // before this one: launched
+  bool launching_ LOCKSTEP_GUARDED_BY(mutex_) = false;            // somebody is
+
+  // By whoever launches, then by finish().
+  std::vector<HookWork> works_;
+  at::Tensor map_;
+  tensor::WorkHandle map_work_;
+  // Of parameters that this rank has not used: their gradients as they were.
+  std::unordered_map<Parameter, at::Tensor> as_they_were_;
+  // By parameter, each set before its bucket is counted down: a gradient that has a graph (create_graph).
+  std::vector<at::Tensor> with_graph_;
+};
+
+}  // namespace lockstep::ddp

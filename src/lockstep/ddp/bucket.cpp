@@ -1,0 +1,118 @@
+#include "lockstep/ddp/bucket.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <string>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/resident.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr Logger kLog("ddp");
+
+// On the symmetric heap, if it has room.
+at::Tensor make_buffer(std::int64_t elements, const at::TensorOptions& options) {
+  if (options.device().is_cpu() && elements > 0) {
+    try {
+      return tensor::empty_resident({elements}, options);
+    } catch (const tensor::DistError& error) {
+      kLog.warn(cat("A gradient bucket of ",
+                    Bytes{static_cast<std::size_t>(elements) * options.dtype().itemsize()},
+                    " is plain memory, which is slower: ", error.message()));
+    }
+  }
+  return at::empty({elements}, options);
+}
+
+// As the parameter, if that leaves no gaps and nothing twice; else contiguous. So autograd lays gradients
+// out.
+std::vector<std::int64_t> strides_of(const at::Tensor& local) {
+  if (local.is_non_overlapping_and_dense()) return local.strides().vec();
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(local.dim()));
+  std::int64_t step = 1;
+  for (std::size_t d = strides.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= local.size(static_cast<std::int64_t>(d));
+  }
+  return strides;
+}
+
+}  // namespace
+
+GradBucket::GradBucket(std::size_t index, std::vector<at::Tensor> locals)
+    : GradBucket(index, std::move(locals), false) {}
+
+GradBucket GradBucket::for_sparse(std::size_t index, const at::Tensor& local) {
+  return {index, {local}, true};
+}
+
+GradBucket::GradBucket(std::size_t index, std::vector<at::Tensor> locals, bool sparse)
+    : index_(index), locals_(std::move(locals)), sparse_(sparse) {
+  if (sparse_) {
+    views_.resize(1);
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  std::int64_t elements = 0;
+  for (const at::Tensor& local : locals_) elements += local.numel();
+  const at::TensorOptions options = locals_.front().options().requires_grad(false);
+  home_ = make_buffer(elements, options);
+  home_.zero_();
+  buffer_ = home_;
+  std::int64_t at = 0;
+  for (const at::Tensor& local : locals_) {
+    // variable_data(): the same memory, but nothing that autograd would take for a view.
+    views_.push_back(home_.as_strided(local.sizes(), strides_of(local), at).variable_data());
+    at += local.numel();
+  }
+}
+
+std::vector<at::Tensor> GradBucket::gradients() const {
+  if (sparse_) return {buffer_};
+  std::vector<at::Tensor> views;
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    views.push_back(buffer_.as_strided(views_[i].sizes(), views_[i].strides(), at));
+    at += views_[i].numel();
+  }
+  return views;
+}
+
+bool GradBucket::holds(std::size_t place, const at::Tensor& gradient) const {
+  const at::Tensor& view = views_[place];
+  if (gradient.is_same(view)) return true;
+  return !sparse_ && gradient.layout() == at::kStrided &&
+         gradient.const_data_ptr() == view.const_data_ptr() && gradient.sizes() == view.sizes() &&
+         gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type();
+}
+
+std::string GradBucket::settle() {
+  if (sparse_) {
+    if (!buffer_.defined() || buffer_.sizes() != locals_.front().sizes())
+      return "the hook has given no sparse gradient of the parameter's shape";
+    return {};
+  }
+  if (buffer_.is_same(home_)) return {};
+  const at::Tensor given = std::exchange(buffer_, home_);
+  if (!given.defined()) return "the hook has given an undefined tensor as the bucket's buffer";
+  if (given.scalar_type() != home_.scalar_type() || given.numel() != home_.numel()) {
+    return cat("the hook has given a buffer of ", given.numel(), " elements of type ",
+               c10::toString(given.scalar_type()), ", but the bucket has ", home_.numel(), " of type ",
+               c10::toString(home_.scalar_type()));
+  }
+  const at::NoGradGuard no_grad;
+  home_.copy_(given.view({-1}));
+  return {};
+}
+
+void GradBucket::clear() {
+  if (sparse_) buffer_.reset();
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,63 @@
+// A GradBucket is some gradients that travel together: one flat buffer, and a view of it for each of them.
+//
+// It is also what a communication hook is given (comm_hook.h). The buffer lies on the symmetric heap where
+// there is one, so that the other ranks of the host fold it where it lies. Views are no views to autograd:
+// an optimizer may zero, detach or replace them.
+// The bucket of a sparse gradient has no buffer of its own: the gradient is its buffer.
+//
+// Thread safety: views of different gradients may be filled at once; all else by one thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace lockstep::ddp {
+
+class GradBucket {
+ public:
+  // `locals`: what stands for each parameter; their types and devices are equal.
+  GradBucket(std::size_t index, std::vector<at::Tensor> locals);
+  static GradBucket for_sparse(std::size_t index, const at::Tensor& local);
+
+  // Its place in the order in which buckets travel; is_last() is said of the one that travels last.
+  std::size_t index() const { return index_; }
+  bool is_last() const { return last_; }
+  // All gradients, one behind the other.
+  const at::Tensor& buffer() const { return buffer_; }
+  // What the gradients become is in `buffer`, which must be of the same type and size. Lets a hook leave the
+  // bucket's own memory alone.
+  void set_buffer(const at::Tensor& buffer) { buffer_ = buffer; }
+  // By place: views of the buffer, and the parameters that they belong to.
+  std::vector<at::Tensor> gradients() const;
+  const std::vector<at::Tensor>& parameters() const { return locals_; }
+
+  // Internal, for BackwardPass.
+  bool sparse() const { return sparse_; }
+  void set_last(bool last) { last_ = last; }
+  const at::Tensor& view(std::size_t place) const { return views_[place]; }
+  // Whether `gradient` is the view itself, or the same elements of the same memory.
+  bool holds(std::size_t place, const at::Tensor& gradient) const;
+  // Brings what a hook has set_buffer() home. Gives why not, if it does not fit; then nothing has changed.
+  std::string settle();
+  // Forgets what a sparse gradient has left.
+  void clear();
+
+ private:
+  GradBucket(std::size_t index, std::vector<at::Tensor> locals, bool sparse);
+
+  std::size_t index_;
+  std::vector<at::Tensor> locals_;
+  bool sparse_;
+  bool last_ = false;
+  at::Tensor home_;  // undefined for a sparse gradient
+  at::Tensor buffer_;
+  std::vector<at::Tensor> views_;
+};
+
+}  // namespace lockstep::ddp
+
+namespace lockstep {
+using ddp::GradBucket;
+}

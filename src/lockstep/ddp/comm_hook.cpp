@@ -1,0 +1,93 @@
+#include "lockstep/ddp/comm_hook.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "lockstep/base/text.h"
+#include "lockstep/tensor/collectives.h"
+
+namespace lockstep::ddp {
+namespace {
+
+class AllReduceHook final : public CommHook {
+ public:
+  explicit AllReduceHook(tensor::ProcessGroup group) : group_(std::move(group)) {}
+
+  HookWork reduce(GradBucket& bucket) override {
+    const at::Tensor buffer = bucket.buffer();
+    if (!buffer.is_sparse())
+      return {tensor::all_reduce(buffer, {.op = ReduceOp::kAvg, .group = group_, .async_op = true})};
+    return {tensor::all_reduce(buffer, {.group = group_, .async_op = true}),
+            [buffer, size = group_.size()] { buffer.div_(size); }};
+  }
+  std::string name() const override { return "all_reduce"; }
+
+ private:
+  const tensor::ProcessGroup group_;
+};
+
+class NoopHook final : public CommHook {
+ public:
+  HookWork reduce(GradBucket&) override { return {}; }
+  std::string name() const override { return "noop"; }
+};
+
+class FunctionHook final : public CommHook {
+ public:
+  FunctionHook(std::function<HookWork(GradBucket&)> function, std::string name)
+      : function_(std::move(function)), name_(std::move(name)) {}
+  HookWork reduce(GradBucket& bucket) override { return function_(bucket); }
+  std::string name() const override { return name_; }
+
+ private:
+  const std::function<HookWork(GradBucket&)> function_;
+  const std::string name_;
+};
+
+class CompressHook final : public CommHook {
+ public:
+  CompressHook(at::ScalarType type, CommHookPtr inner) : type_(type), inner_(std::move(inner)) {}
+
+  HookWork reduce(GradBucket& bucket) override {
+    const at::Tensor wide = bucket.buffer();
+    bucket.set_buffer(wide.to(type_));
+    HookWork inner = inner_->reduce(bucket);
+    return {std::move(inner.work), [&bucket, wide, then = std::move(inner.then)] {
+              if (then) then();
+              wide.copy_(bucket.buffer());
+              bucket.set_buffer(wide);
+            }};
+  }
+  std::string name() const override {
+    return cat(type_ == at::kHalf ? "fp16_compress(" : "bf16_compress(", inner_->name(), ')');
+  }
+
+ private:
+  const at::ScalarType type_;
+  const CommHookPtr inner_;
+};
+
+}  // namespace
+
+CommHookPtr all_reduce_hook(const tensor::ProcessGroup& group) {
+  return std::make_shared<AllReduceHook>(group);
+}
+CommHookPtr fp16_compress_hook(const tensor::ProcessGroup& group) {
+  return fp16_compress_wrapper(all_reduce_hook(group));
+}
+CommHookPtr bf16_compress_hook(const tensor::ProcessGroup& group) {
+  return bf16_compress_wrapper(all_reduce_hook(group));
+}
+CommHookPtr fp16_compress_wrapper(CommHookPtr hook) {
+  return std::make_shared<CompressHook>(at::kHalf, std::move(hook));
+}
+CommHookPtr bf16_compress_wrapper(CommHookPtr hook) {
+  return std::make_shared<CompressHook>(at::kBFloat16, std::move(hook));
+}
+CommHookPtr noop_hook() { return std::make_shared<NoopHook>(); }
+CommHookPtr function_hook(std::function<HookWork(GradBucket&)> function, std::string name) {
+  return std::make_shared<FunctionHook>(std::move(function), std::move(name));
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,109 @@
+// DataParallel is the wiring of data parallelism: it stands around a module's forward, hears when gradients
+// are accumulated, and gives each synchronised backward pass its BackwardPass. Users meet it as
+// DistributedDataParallel.
+//
+// A gradient's way: the hook of its GradientSlot calls here -> BackwardPass -> CommHook -> the process group
+// -> its backend -> the algorithm -> shared memory or the wire.
+//
+// Thread safety: forward by one thread at a time; autograd calls from threads of its own.
+// Ownership: shared, because hooks of the graph refer to it weakly.
+// Errors: InvalidArgument for a module or options that cannot be; ReductionError and DistError from forward
+// and backward. After one of these two the group has failed, on all ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "lockstep/ddp/backward_pass.h"
+#include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/gradients.h"
+#include "lockstep/ddp/module_view.h"
+#include "lockstep/ddp/observer.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/used_parameters.h"
+
+namespace lockstep::ddp {
+
+// What buffers become before or after forward, instead of rank 0's.
+enum class BufferHookLocation : std::uint8_t { kPreForward, kPostForward };
+using BufferHook = std::function<void(const NamedTensors& buffers)>;
+
+class DataParallel final : public std::enable_shared_from_this<DataParallel> {
+ public:
+  static std::shared_ptr<DataParallel> make(std::unique_ptr<ModuleView> module,
+                                            const DataParallelOptions& options);
+  ~DataParallel();
+
+  // Around every forward of the module, with the tensors that it returned.
+  void begin_forward();
+  void end_forward(std::span<const at::Tensor> outputs);
+  // Forward has thrown: the other ranks are told.
+  void forward_failed(const std::string& what);
+
+  // While the count is above 0, what forward begins is not synchronised.
+  void hold_sync() { ++holds_; }
+  void release_sync() { --holds_; }
+
+  // Once, before the first backward.
+  void register_comm_hook(CommHookPtr hook);
+  void register_buffer_comm_hook(BufferHook hook, BufferHookLocation where);
+  void observe(PassObserver observer) { observer_ = std::move(observer); }
+  void remove_autograd_hooks();
+  // For a group of survivors or newcomers; all its ranks call it between two passes.
+  void update_process_group(const tensor::ProcessGroup& group);
+
+  const Gradients& gradients() const { return gradients_; }
+  bool has_rebuilt_buckets() const { return rebuilt_; }
+  const CommHook& hook() const { return *hook_; }
+  const tensor::ProcessGroup& group() const { return group_; }
+
+ private:
+  DataParallel(std::unique_ptr<ModuleView> module, const DataParallelOptions& options,
+               NamedTensors parameters);
+  void start();
+  void attach();
+  bool synchronises() const;
+  void sync_buffers() const;
+  void rebuild();
+  void check_unchanged() const;
+  void check_last_pass();
+  std::shared_ptr<BackwardPass> pass() const;
+
+  // From the graph.
+  void accumulated(std::size_t parameter);
+  void enter_backward();
+  void leave_backward(const std::shared_ptr<BackwardPass>& pass, int task);
+  // The other ranks hear `why`, unless the group has failed before.
+  void end_group(const std::string& why) const;
+
+  const std::unique_ptr<ModuleView> module_;
+  const DataParallelOptions options_;
+  const NamedTensors parameters_;  // that need gradients
+  tensor::ProcessGroup group_;
+  BucketLimits limits_;
+  Gradients gradients_;
+  std::unique_ptr<UsedParameters> used_;
+  CommHookPtr hook_;
+  bool own_hook_ = true;
+  bool attached_ = false;
+  bool begun_ = false;  // a backward pass has been
+  int holds_ = 0;
+  bool syncing_ = false;  // the forward that runs, or was last, begins a synchronised pass
+  std::vector<std::size_t> observed_order_;
+  bool rebuilt_ = false;
+  PassObserver observer_;
+  BufferHook buffer_hook_;
+  BufferHookLocation buffer_hook_location_ = BufferHookLocation::kPreForward;
+
+  mutable Mutex mutex_;
+  std::shared_ptr<BackwardPass> pass_ LOCKSTEP_GUARDED_BY(mutex_);  // shared with the tasks of autograd
+};
+
+}  // namespace lockstep::ddp

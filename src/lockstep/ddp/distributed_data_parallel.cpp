@@ -1,0 +1,40 @@
+#include "lockstep/ddp/distributed_data_parallel.h"
+
+namespace lockstep::ddp {
+namespace {
+
+// The module that a dotted name lies in, made if it is not there, and the rest of the name.
+std::pair<torch::nn::Module*, std::string> place_for(torch::nn::Module& root, std::string name) {
+  torch::nn::Module* at = &root;
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.')) {
+    const std::string child = name.substr(0, dot);
+    const auto children = at->named_children();
+    const auto* const found = children.find(child);
+    at = found != nullptr ? found->get()
+                          : at->register_module(child, std::make_shared<torch::nn::Module>()).get();
+    name.erase(0, dot + 1);
+  }
+  return {at, std::move(name)};
+}
+
+}  // namespace
+
+void DataParallelModule::mirror(const std::shared_ptr<torch::nn::Module>& module) {
+  for (const auto& item : module->named_parameters(/*recurse=*/false))
+    register_parameter(item.key(), item.value(), item.value().requires_grad());
+  for (const auto& item : module->named_buffers(/*recurse=*/false)) register_buffer(item.key(), item.value());
+  for (const auto& item : module->named_children()) register_module(item.key(), item.value());
+}
+
+void DataParallelModule::mirror(const torch::jit::Module& module) {
+  for (const auto& item : module.named_parameters()) {
+    auto [at, name] = place_for(*this, item.name);
+    at->register_parameter(name, item.value, item.value.requires_grad());
+  }
+  for (const auto& item : module.named_buffers()) {
+    auto [at, name] = place_for(*this, item.name);
+    at->register_buffer(name, item.value);
+  }
+}
+
+}  // namespace lockstep::ddp

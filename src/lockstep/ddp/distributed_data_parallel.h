@@ -1,0 +1,200 @@
+// DistributedDataParallel trains a module on all ranks of a group: each has a replica and its own part of the
+// data, and the gradients are averaged while backward runs.
+//
+//   auto net = std::make_shared<Net>();
+//   lockstep::DistributedDataParallel model(net, {.bucket_cap_mb = 25});
+//   torch::optim::SGD optimizer(model.parameters(), 0.01);
+//   ...
+//   auto loss = torch::nll_loss(model(batch.data), batch.target);   // any forward signature
+//   loss.backward();                                                // buckets travel while this runs
+//   optimizer.step();
+//
+// Construction is a collective: parameters and buffers are checked and become those of rank 0. So is every
+// forward with gradients in training mode (buffers), and every backward that follows one (gradients). Forward
+// under no_grad, or in eval mode, never communicates. All replicas get bitwise the same gradients: the sum of
+// the ranks' gradients in the order of ranks, divided once. A loss that is a mean over the batch therefore
+// trains as on the whole batch; one that is a sum gives 1/n of it.
+//
+// It is a module itself, with the names of the wrapped one and no prefix: what is saved from one loads into
+// the other. `model->` and module() reach the wrapped module. Ownership: shares the module. Thread safety: as
+// the module's own. Errors: data_parallel.h.
+#pragma once
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <concepts>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/output_tensors.h"
+
+namespace lockstep::ddp {
+
+// While it lives, what forward begins is not synchronised: gradients are accumulated on this rank. The next
+// pass that begins with a forward outside of it reduces all that was accumulated.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<DataParallel> core) : core_(std::move(core)) { core_->hold_sync(); }
+  ~NoSync() { core_->release_sync(); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  const std::shared_ptr<DataParallel> core_;  // shared: the model may go before the guard does
+};
+
+// What a wrapper of M keeps, and how it gets at the module behind it.
+template <typename M>
+struct Wrapped {
+  using Pointer = std::shared_ptr<M>;
+  static std::shared_ptr<torch::nn::Module> base(const Pointer& module) { return module; }
+  template <typename... Args>
+  static decltype(auto) forward(const Pointer& module, Args&&... args) {
+    return module->forward(std::forward<Args>(args)...);
+  }
+};
+template <>
+struct Wrapped<torch::nn::AnyModule> {
+  using Pointer = std::shared_ptr<torch::nn::AnyModule>;
+  static std::shared_ptr<torch::nn::Module> base(const Pointer& module) { return module->ptr(); }
+  template <typename... Args>
+  static at::Tensor forward(const Pointer& module, Args&&... args) {
+    return module->forward(std::forward<Args>(args)...);
+  }
+};
+template <>
+struct Wrapped<torch::jit::Module> {
+  using Pointer = std::shared_ptr<torch::jit::Module>;
+  static c10::IValue forward(const Pointer& module, std::vector<c10::IValue> inputs) {
+    return module->forward(std::move(inputs));
+  }
+};
+
+// The part that does not depend on the kind of module: a module that has the children, parameters and buffers
+// of another as its own.
+class DataParallelModule : public torch::nn::Module {
+ public:
+  // Names as in the module; those of jit, which have dots in them, as modules in modules.
+  void mirror(const std::shared_ptr<torch::nn::Module>& module);
+  void mirror(const torch::jit::Module& module);
+
+  NoSync no_sync() const { return NoSync(core_); }
+  // Once, before the first backward.
+  void register_comm_hook(CommHookPtr hook) { core_->register_comm_hook(std::move(hook)); }
+  void register_comm_hook(std::function<HookWork(GradBucket&)> hook) {
+    core_->register_comm_hook(function_hook(std::move(hook)));
+  }
+  void register_buffer_comm_hook(BufferHook hook,
+                                 BufferHookLocation where = BufferHookLocation::kPostForward) {
+    core_->register_buffer_comm_hook(std::move(hook), where);
+  }
+  // Gradients are this rank's own from now on.
+  void remove_autograd_hooks() { core_->remove_autograd_hooks(); }
+  void update_process_group(const tensor::ProcessGroup& group) { core_->update_process_group(group); }
+  // Called for every step of every synchronised pass; one observer, an empty one for none.
+  void observe(PassObserver observer) { core_->observe(std::move(observer)); }
+
+ protected:
+  explicit DataParallelModule(const std::string& name) : torch::nn::Module(name) {}
+  // Runs forward between the two halves of the core; what it throws is told to the other ranks.
+  template <typename Forward>
+  decltype(auto) around(const Forward& forward) {
+    core_->begin_forward();
+    try {
+      decltype(auto) output = forward();
+      std::vector<at::Tensor> tensors;
+      find_tensors<std::remove_cvref_t<decltype(output)>>(output, tensors);
+      core_->end_forward(tensors);
+      return output;
+    } catch (const std::exception& error) {
+      core_->forward_failed(error.what());
+      throw;
+    }
+  }
+
+  std::shared_ptr<DataParallel> core_;  // shared with guards
+};
+
+template <typename M>
+class DistributedDataParallel : public DataParallelModule {
+ public:
+  using Pointer = typename Wrapped<M>::Pointer;
+
+  explicit DistributedDataParallel(Pointer module, const DataParallelOptions& options = {})
+      : DataParallelModule("DistributedDataParallel"), module_(std::move(module)) {
+    if constexpr (std::same_as<M, torch::jit::Module>) {
+      core_ = DataParallel::make(view_of(*module_), options);
+      mirror(*module_);
+    } else {
+      core_ = DataParallel::make(view_of(Wrapped<M>::base(module_)), options);
+      mirror(Wrapped<M>::base(module_));
+    }
+  }
+  explicit DistributedDataParallel(const torch::nn::ModuleHolder<M>& holder,
+                                   const DataParallelOptions& options = {})
+    requires std::derived_from<M, torch::nn::Module>
+      : DistributedDataParallel(holder.ptr(), options) {}
+  explicit DistributedDataParallel(M module, const DataParallelOptions& options = {})
+    requires(std::same_as<M, torch::nn::AnyModule> || std::same_as<M, torch::jit::Module>)
+      : DistributedDataParallel(std::make_shared<M>(std::move(module)), options) {}
+
+  template <typename... Args>
+  decltype(auto) forward(Args&&... args) {
+    return around(
+        [&]() -> decltype(auto) { return Wrapped<M>::forward(module_, std::forward<Args>(args)...); });
+  }
+  template <typename... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  const Pointer& module() const { return module_; }
+  M* operator->() const { return module_.get(); }
+
+  void train(bool on = true) override {
+    Module::train(on);
+    module_->train(on);
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    if constexpr (std::derived_from<M, torch::nn::Module>) {
+      module_->save(archive);
+    } else {
+      Module::save(archive);
+    }
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    if constexpr (std::derived_from<M, torch::nn::Module>) {
+      module_->load(archive);
+    } else {
+      Module::load(archive);
+    }
+  }
+
+ private:
+  const Pointer module_;
+};
+
+template <typename Holder>
+  requires requires { typename Holder::ContainedType; }
+DistributedDataParallel(const Holder&, DataParallelOptions = {})
+    -> DistributedDataParallel<typename Holder::ContainedType>;
+template <typename M>
+  requires(std::same_as<M, torch::nn::AnyModule> || std::same_as<M, torch::jit::Module>)
+DistributedDataParallel(M, DataParallelOptions = {}) -> DistributedDataParallel<M>;
+template <typename M>
+DistributedDataParallel(std::shared_ptr<M>, DataParallelOptions = {}) -> DistributedDataParallel<M>;
+
+}  // namespace lockstep::ddp
+
+namespace lockstep {
+using ddp::BufferHookLocation;
+using ddp::DistributedDataParallel;
+using ddp::NoSync;
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// The gradients of one model: who they belong to, where they are, and the buckets that they travel in.
+// Internal. Thread safety: as GradBucket and GradientSlot.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/ddp/bucket.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/tensor/gradient_slot.h"
+
+namespace lockstep::ddp {
+
+struct Gradient {
+  std::string name;  // of the parameter: "layers.0.weight"
+  std::unique_ptr<tensor::GradientSlot> slot;
+  PlannedGradient planned;
+};
+
+class Gradients {
+ public:
+  explicit Gradients(std::vector<Gradient> all) : all_(std::move(all)) {}
+
+  std::size_t size() const { return all_.size(); }
+  const std::string& name(std::size_t parameter) const { return all_[parameter].name; }
+  tensor::GradientSlot& slot(std::size_t parameter) { return *all_[parameter].slot; }
+  const PlannedGradient& planned_of(std::size_t parameter) const { return all_[parameter].planned; }
+  std::vector<PlannedGradient> planned() const;
+  // '"a" and "b"', '"a", "b" and 7 others'.
+  std::string names_text(const std::vector<std::size_t>& parameters) const;
+
+  const BucketPlan& plan() const { return plan_; }
+  std::size_t buckets() const { return buckets_.size(); }
+  GradBucket& bucket(std::size_t index) { return *buckets_[index]; }
+  struct Place {
+    std::size_t bucket = 0;
+    std::size_t place = 0;
+  };
+  Place place(std::size_t parameter) const { return places_[parameter]; }
+
+  // Makes the buckets of the plan. Gradients that are views of the old ones keep their numbers: they move.
+  void lay_out(BucketPlan plan);
+
+ private:
+  std::vector<Gradient> all_;
+  BucketPlan plan_;
+  std::vector<std::unique_ptr<GradBucket>> buckets_;  // by pointer: a hook may keep a reference until `then`
+  std::vector<Place> places_;
+};
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,84 @@
+#include "lockstep/ddp/module_view.h"
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <utility>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::ddp {
+namespace {
+
+std::string joined(const std::string& prefix, const char* name) {
+  return prefix.empty() ? name : cat(prefix, '.', name);
+}
+
+class NnModuleView final : public ModuleView {
+ public:
+  explicit NnModuleView(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
+
+  NamedTensors parameters() const override {
+    NamedTensors all;
+    for (const auto& item : module_->named_parameters()) all.emplace_back(item.key(), item.value());
+    return all;
+  }
+  NamedTensors buffers() const override {
+    NamedTensors all;
+    for (const auto& item : module_->named_buffers()) all.emplace_back(item.key(), item.value());
+    return all;
+  }
+  bool is_training() const override { return module_->is_training(); }
+  std::string type_name() const override { return module_->name(); }
+  std::vector<std::string> sparse_parameters() const override {
+    std::vector<std::string> names;
+    module_->apply([&](const std::string& name, const torch::nn::Module& module) {
+      if (const auto* embedding = module.as<torch::nn::EmbeddingImpl>();
+          embedding && embedding->options.sparse())
+        names.push_back(joined(name, "weight"));
+      if (const auto* bag = module.as<torch::nn::EmbeddingBagImpl>(); bag && bag->options.sparse())
+        names.push_back(joined(name, "weight"));
+    });
+    return names;
+  }
+
+ private:
+  const std::shared_ptr<torch::nn::Module> module_;
+};
+
+class JitModuleView final : public ModuleView {
+ public:
+  explicit JitModuleView(torch::jit::Module module) : module_(std::move(module)) {}
+
+  NamedTensors parameters() const override {
+    NamedTensors all;
+    for (const auto& item : module_.named_parameters()) all.emplace_back(item.name, item.value);
+    return all;
+  }
+  NamedTensors buffers() const override {
+    NamedTensors all;
+    for (const auto& item : module_.named_buffers()) all.emplace_back(item.name, item.value);
+    return all;
+  }
+  bool is_training() const override { return module_.is_training(); }
+  std::string type_name() const override {
+    const auto name = module_.type()->name();
+    return name ? name->name() : "ScriptModule";
+  }
+  std::vector<std::string> sparse_parameters() const override { return {}; }
+
+ private:
+  const torch::jit::Module module_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModuleView> view_of(std::shared_ptr<torch::nn::Module> module) {
+  return std::make_unique<NnModuleView>(std::move(module));
+}
+std::unique_ptr<ModuleView> view_of(const torch::jit::Module& module) {
+  return std::make_unique<JitModuleView>(module);
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,35 @@
+// A ModuleView is what data parallelism sees of the user's module, whatever kind of module that is. Internal.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/ddp/parameters.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::jit {
+struct Module;
+}
+
+namespace lockstep::ddp {
+
+class ModuleView {
+ public:
+  virtual ~ModuleView() = default;
+  // As they are now: a module may have been given others.
+  virtual NamedTensors parameters() const = 0;
+  virtual NamedTensors buffers() const = 0;
+  virtual bool is_training() const = 0;
+  virtual std::string type_name() const = 0;
+  // Names of parameters whose gradients are sparse by the kind of their module.
+  virtual std::vector<std::string> sparse_parameters() const = 0;
+};
+
+// Shared with the user, who goes on to use the module.
+std::unique_ptr<ModuleView> view_of(std::shared_ptr<torch::nn::Module> module);
+std::unique_ptr<ModuleView> view_of(const torch::jit::Module& module);
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,52 @@
+// How a module is trained on many ranks. The names are torch's, and so are the defaults, but for
+// gradient_as_bucket_view.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/tensor/gradient_slot.h"
+#include "lockstep/tensor/process_group.h"
+
+namespace lockstep::ddp {
+
+struct DataParallelOptions {
+  // Behaviour.
+  tensor::ProcessGroup process_group = {};  // else the default group
+  // Parameters that the outputs of forward do not depend on are looked for in each pass.
+  bool find_unused_parameters = false;
+  // The graph is the same in every pass: parameters are used as often as in the first, or never.
+  bool static_graph = false;
+  // Gradients are the bucket's memory; else copies of it.
+  bool gradient_as_bucket_view = true;
+  // Whether construction checks the parameters of all ranks against each other, and takes those of rank 0.
+  bool init_sync = true;
+  // Whether buffers are rank 0's before each forward (default true). The older broadcast_buffers = false also
+  // leaves them out of init_sync; it is ignored where both are given.
+  std::optional<bool> forward_sync_buffers = {};
+  std::optional<bool> broadcast_buffers = {};
+  // By name: neither reduced nor broadcast.
+  std::vector<std::string> parameters_and_buffers_to_ignore = {};
+  // By name: their gradients are sparse. That of an Embedding or EmbeddingBag that says so is known.
+  std::vector<std::string> sparse_parameters = {};
+  // A bucket of which no parameter is used is not reduced; all ranks must always use the same.
+  bool skip_all_reduce_unused_params = false;
+  tensor::GradientSlotMaker gradient_slot = {};  // else a parameter's own .grad
+
+  // Performance.
+  // MiB that a bucket has at most, or a little more; 25 by default, and 1 for the first, which ends backward
+  // sooner. Given, it holds for the first too.
+  std::optional<double> bucket_cap_mb = {};
+  // By bucket; the last holds for those that follow. Buckets are made by it from the start.
+  std::vector<double> bucket_cap_mb_list = {};
+  std::optional<double> first_bucket_cap_mb = {};
+  // Gradients are copied to a bucket when all of them are there, instead of one by one.
+  bool batched_grad_copy = false;
+};
+
+}  // namespace lockstep::ddp
+
+namespace lockstep {
+using ddp::DataParallelOptions;
+}

@@ -1,0 +1,163 @@
+#include "lockstep/ddp/parameters.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+
+#include "lockstep/base/text.h"
+#include "lockstep/object/fields.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/groups.h"
+#include "lockstep/tensor/objects.h"
+
+namespace lockstep::ddp {
+
+// What a rank tells the others of a parameter.
+struct ParameterFacts {
+  std::string name;
+  std::string facts;  // in words, to be compared and to be shown
+};
+LOCKSTEP_OBJECT(ParameterFacts, name, facts)
+
+struct ModelFacts {
+  std::vector<ParameterFacts> parameters;
+  std::string settings;
+};
+LOCKSTEP_OBJECT(ModelFacts, parameters, settings)
+
+namespace {
+
+constexpr std::size_t kChunk = std::size_t{250} << 20;
+
+std::string list_text(at::IntArrayRef numbers) {
+  std::vector<std::string> texts;
+  for (const std::int64_t number : numbers) texts.push_back(cat(number));
+  return cat('[', base::join(texts), ']');
+}
+
+std::string facts_text(const at::Tensor& tensor) {
+  return cat(c10::toString(tensor.scalar_type()), " of shape ", list_text(tensor.sizes()), " and strides ",
+             list_text(tensor.strides()), tensor.requires_grad() ? "" : " that needs no gradient");
+}
+
+// Empty if there is none.
+std::string difference(const ModelFacts& first, const ModelFacts& other) {
+  if (first.settings != other.settings)
+    return cat("has other options: ", other.settings, "; rank 0 has: ", first.settings);
+  for (std::size_t i = 0; i < std::min(first.parameters.size(), other.parameters.size()); ++i) {
+    const ParameterFacts& wanted = first.parameters[i];
+    const ParameterFacts& given = other.parameters[i];
+    if (wanted.name != given.name)
+      return cat("has the parameter ", base::quoted(given.name), " where rank 0 has ",
+                 base::quoted(wanted.name));
+    if (wanted.facts != given.facts)
+      return cat("has the parameter ", base::quoted(given.name), " as ", given.facts, ", rank 0 as ",
+                 wanted.facts);
+  }
+  if (first.parameters.size() == other.parameters.size()) return {};
+  return cat("has ", other.parameters.size(), " parameters, rank 0 has ", first.parameters.size());
+}
+
+// Takes the bytes of tensors to a flat buffer, or back.
+class Flat {
+ public:
+  Flat(const std::vector<at::Tensor>& tensors, std::size_t bytes)
+      : tensors_(tensors),
+        buffer_(at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte))) {}
+  const at::Tensor& buffer() const { return buffer_; }
+  void pack() const {
+    auto* to = static_cast<std::byte*>(buffer_.mutable_data_ptr());
+    for (const at::Tensor& tensor : tensors_) {
+      const at::Tensor source = tensor.contiguous();
+      std::memcpy(to, source.const_data_ptr(), source.nbytes());
+      to += source.nbytes();
+    }
+  }
+  void unpack() const {
+    const auto* from = static_cast<const std::byte*>(buffer_.const_data_ptr());
+    for (const at::Tensor& tensor : tensors_) {
+      const at::Tensor data = tensor.variable_data();  // with a version counter of its own
+      if (data.is_contiguous()) {
+        std::memcpy(data.mutable_data_ptr(), from, data.nbytes());
+      } else {
+        const at::Tensor whole = at::empty(data.sizes(), data.options());
+        std::memcpy(whole.mutable_data_ptr(), from, whole.nbytes());
+        data.copy_(whole);
+      }
+      from += static_cast<std::size_t>(data.numel()) * data.element_size();
+    }
+  }
+
+ private:
+  const std::vector<at::Tensor>& tensors_;
+  const at::Tensor buffer_;
+};
+
+void broadcast_chunk(const std::vector<at::Tensor>& tensors, std::size_t bytes,
+                     const tensor::ProcessGroup& group) {
+  if (bytes == 0) return;
+  if (tensors.size() == 1 && tensors.front().is_contiguous()) {
+    tensor::broadcast(tensors.front().variable_data(), {.group_src = 0, .group = group});
+    return;
+  }
+  const Flat flat(tensors, bytes);
+  if (group.rank() == 0) flat.pack();
+  tensor::broadcast(flat.buffer(), {.group_src = 0, .group = group});
+  if (group.rank() != 0) flat.unpack();
+}
+
+}  // namespace
+
+NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string>& ignored) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  const auto unwanted = [&](const auto& named) {
+    return !named.second.defined() ||
+           std::find(ignored.begin(), ignored.end(), named.first) != ignored.end() ||
+           !seen.insert(named.second.unsafeGetTensorImpl()).second;
+  };
+  tensors.erase(std::remove_if(tensors.begin(), tensors.end(), unwanted), tensors.end());
+  return tensors;
+}
+
+void check_same_on_all_ranks(const NamedTensors& parameters, const std::string& settings,
+                             const tensor::ProcessGroup& group) {
+  ModelFacts own{.settings = settings};
+  for (const auto& [name, tensor] : parameters) own.parameters.push_back({name, facts_text(tensor)});
+  std::vector<ModelFacts> all;
+  tensor::all_gather_object(all, own, {.group = group});
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const std::string found = difference(all.front(), all[r]);
+    if (found.empty()) continue;
+    const Rank at{tensor::get_rank()};
+    const Rank other{group.ranks()[r]};
+    throw tensor::InvalidArgument(
+        Status::invalid(
+            cat("rank ", at, ": DistributedDataParallel: the models differ: rank ", other, ' ', found, '.'),
+            {.rank = at, .peer = other, .op = "DistributedDataParallel"}),
+        at);
+  }
+}
+
+void broadcast_from_first(const std::vector<at::Tensor>& tensors, const tensor::ProcessGroup& group) {
+  if (group.size() < 2) return;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> chunk;
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const std::size_t more = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
+    if (bytes + more > kChunk) {
+      broadcast_chunk(chunk, bytes, group);
+      chunk.clear();
+      bytes = 0;
+    }
+    chunk.push_back(tensor);
+    bytes += more;
+  }
+  broadcast_chunk(chunk, bytes, group);
+}
+
+}  // namespace lockstep::ddp

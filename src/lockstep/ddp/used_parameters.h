@@ -1,0 +1,116 @@
+// UsedParameters knows which parameters take part in a backward pass: three ways to know it, three classes.
+//
+//   AllUsed               every parameter, once; the default
+//   SearchGraph           those that the outputs of forward depend on; looked for in each pass
+//   RecordFirstIteration  as often as in the first pass; for a graph that never changes
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace lockstep::ddp {
+
+// What a backward pass is to wait for.
+struct Expectation {
+  // How often the gradient of each parameter is accumulated before it is final; 0: not at all.
+  std::vector<int> times = {};
+  // Whether the end of the backward pass makes final what is not yet so. Else it is an error.
+  bool ends_with_backward = false;
+};
+
+class UsedParameters {
+ public:
+  virtual ~UsedParameters() = default;
+
+  // For the pass that begins with the graph of these outputs. InvalidArgument is not thrown.
+  virtual Expectation expect(std::span<const at::Tensor> outputs) = 0;
+  // A gradient was accumulated, in a pass that is synchronised or not.
+  virtual void accumulated(std::size_t parameter) = 0;
+  // For the ranks to agree on what none of them has used: one byte for each parameter. Undefined if there is
+  // nothing to agree on in this pass.
+  virtual at::Tensor local_map() const = 0;
+  // The pass is over; `map` is the maximum of all ranks' maps, undefined if there were none.
+  virtual void end_pass(const at::Tensor& map) = 0;
+  // By any rank, in the pass that was ended last.
+  virtual bool used_anywhere(std::size_t parameter) const = 0;
+};
+
+class AllUsed final : public UsedParameters {
+ public:
+  explicit AllUsed(std::size_t parameters) : parameters_(parameters) {}
+  Expectation expect(std::span<const at::Tensor>) override { return {std::vector<int>(parameters_, 1)}; }
+  void accumulated(std::size_t) override {}
+  at::Tensor local_map() const override { return {}; }
+  void end_pass(const at::Tensor&) override {}
+  bool used_anywhere(std::size_t) const override { return true; }
+
+ private:
+  const std::size_t parameters_;
+};
+
+// A parameter that this rank has used in any pass since the last synchronised one counts as used.
+class UsedMap {
+ public:
+  explicit UsedMap(std::size_t parameters) : used_(parameters) {}
+  void set(std::size_t parameter) { used_[parameter].store(1, std::memory_order_relaxed); }
+  at::Tensor bytes() const;
+  void clear();
+  std::size_t size() const { return used_.size(); }
+
+ private:
+  std::vector<std::atomic<unsigned char>> used_;
+};
+
+class SearchGraph final : public UsedParameters {
+ public:
+  explicit SearchGraph(std::span<const torch::autograd::Node* const> accumulators);
+  Expectation expect(std::span<const at::Tensor> outputs) override;
+  void accumulated(std::size_t parameter) override { local_.set(parameter); }
+  at::Tensor local_map() const override { return local_.bytes(); }
+  void end_pass(const at::Tensor& map) override;
+  bool used_anywhere(std::size_t parameter) const override { return anywhere_[parameter]; }
+
+  // Whether all passes so far have used the same parameters: static_graph would do.
+  bool has_been_static() const { return static_; }
+  // How many passes have left parameters unused.
+  bool ever_unused() const { return ever_unused_; }
+
+ private:
+  std::unordered_map<const torch::autograd::Node*, std::size_t> parameters_;
+  UsedMap local_;
+  std::vector<bool> anywhere_;
+  std::vector<int> last_times_;
+  bool static_ = true;
+  bool ever_unused_ = false;
+};
+
+class RecordFirstIteration final : public UsedParameters {
+ public:
+  explicit RecordFirstIteration(std::size_t parameters);
+  Expectation expect(std::span<const at::Tensor> outputs) override;
+  void accumulated(std::size_t parameter) override;
+  at::Tensor local_map() const override;
+  void end_pass(const at::Tensor& map) override;
+  bool used_anywhere(std::size_t parameter) const override { return anywhere_[parameter]; }
+
+ private:
+  UsedMap local_;
+  std::vector<std::atomic<int>> times_;  // in the first pass that is synchronised
+  std::atomic<bool> recording_ = false;
+  std::atomic<bool> recorded_ = false;
+  std::vector<bool> anywhere_;
+};
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,51 @@
+#include "lockstep/tensor/gradient_slot.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace lockstep::tensor {
+namespace {
+
+using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+using torch::autograd::variable_list;
+
+class OwnGradient final : public GradientSlot {
+ public:
+  explicit OwnGradient(const at::Tensor& parameter)
+      : parameter_(parameter), accumulator_(torch::autograd::impl::grad_accumulator(parameter)) {}
+  ~OwnGradient() override {
+    if (hook_ != 0) accumulator_->del_post_hook(hook_);
+  }
+  OwnGradient(const OwnGradient&) = delete;
+  OwnGradient& operator=(const OwnGradient&) = delete;
+
+  at::Tensor local() const override { return parameter_; }
+  at::Tensor gradient() const override { return parameter_.grad(); }
+  void set_gradient(const at::Tensor& gradient) override { parameter_.mutable_grad() = gradient; }
+  bool may_alias() const override { return true; }
+  const torch::autograd::Node* accumulator() const override { return accumulator_.get(); }
+  void when_accumulated(std::function<void()> then) override {
+    hook_ = accumulator_->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+        [then = std::move(then)](const variable_list& outputs, const variable_list&) {
+          then();
+          return outputs;
+        }));
+  }
+
+ private:
+  const at::Tensor parameter_;
+  const Accumulator accumulator_;  // shared: the graph alone would let it go after each backward
+  std::uintptr_t hook_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientSlot> own_gradient(const at::Tensor& parameter) {
+  return std::make_unique<OwnGradient>(parameter);
+}
+
+}  // namespace lockstep::tensor

@@ -1,0 +1,104 @@
+#include "one_process.h"
+
+#include <torch/types.h>
+
+#include <cstring>
+
+namespace lockstep::testing {
+namespace {
+
+std::vector<at::Tensor> clones(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& tensor : tensors) all.push_back(tensor.defined() ? tensor.clone() : tensor);
+  return all;
+}
+
+std::vector<at::Tensor> gradients(Net& net) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& parameter : net.parameters()) all.push_back(parameter.grad());
+  return all;
+}
+
+// Sums of these are kept in 32 bits, and rounded once.
+bool is_short(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return false;
+  if (!a.defined()) return true;
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  const at::Tensor x = a.to_dense().contiguous();
+  const at::Tensor y = b.to_dense().contiguous();
+  return x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+}  // namespace
+
+void OneProcess::backward(int step, int accumulated) {
+  const std::vector<at::Tensor> parameters = net_->parameters();
+  const std::vector<at::Tensor> before = clones(gradients(*net_));
+  const std::vector<at::Tensor> buffers = clones(net_->buffers());
+  std::vector<at::Tensor> buffers_after;
+  std::vector<at::Tensor> sums(parameters.size());
+  std::vector<bool> used(parameters.size(), false);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const torch::NoGradGuard no_grad;
+    const auto now = net_->buffers();
+    for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(buffers[i]);
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      parameters[i].mutable_grad() = before[i].defined() ? before[i].clone() : at::Tensor();
+    for (int part = 0; part < accumulated; ++part) {
+      const at::AutoGradMode grad(true);
+      net_->forward(net_->batch(rank, step * accumulated + part)).backward();
+    }
+    if (rank == 0) buffers_after = clones(net_->buffers());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor gradient = parameters[i].grad();
+      if (!gradient.defined()) continue;
+      if (!before[i].defined() || !same_bits(gradient, before[i])) used[i] = true;
+      // What a rank has not used counts as zero.
+      const at::Tensor own = gradient.is_sparse() ? gradient.coalesce()
+                             : is_short(gradient) ? gradient.to(at::kFloat)
+                                                  : gradient.clone();
+      sums[i] = sums[i].defined() ? sums[i] + own : own;
+      if (own.is_sparse() && ranks_ > 1) sums[i] = sums[i].coalesce();
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  const auto now = net_->buffers();
+  for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(buffers_after[i]);
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    parameters[i].mutable_grad() = used[i] ? (sums[i] / ranks_).to(parameters[i].scalar_type()) : before[i];
+}
+
+void descend(Net& net, double rate) {
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& parameter : net.parameters()) {
+    if (parameter.grad().defined()) parameter.add_(parameter.grad(), -rate);
+  }
+}
+
+std::string difference(const Net& a, const Net& b) {
+  const auto compare = [](const auto& x, const auto& y, const auto& get, const char* what) -> std::string {
+    for (const auto& item : x) {
+      const at::Tensor one = get(item.value());
+      const at::Tensor other = get(y[item.key()]);
+      if (same_bits(one, other)) continue;
+      std::string text = std::string(what) + " of " + item.key();
+      if (one.defined() && other.defined())
+        text += ": at most " +
+                std::to_string((one.to_dense() - other.to_dense()).abs().max().template item<double>());
+      return text;
+    }
+    return {};
+  };
+  const auto itself = [](const at::Tensor& tensor) { return tensor; };
+  const auto gradient = [](const at::Tensor& tensor) { return tensor.grad(); };
+  std::string found = compare(a.named_parameters(), b.named_parameters(), gradient, "the gradient");
+  if (found.empty()) found = compare(a.named_parameters(), b.named_parameters(), itself, "the value");
+  if (found.empty()) found = compare(a.named_buffers(), b.named_buffers(), itself, "the buffer");
+  return found;
+}
+
+}  // namespace lockstep::testing

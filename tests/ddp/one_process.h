@@ -1,0 +1,32 @@
+// The reference: one process that trains as all ranks together, with the gradients of the ranks added in
+// their order.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nets.h"
+
+namespace lockstep::testing {
+
+class OneProcess {
+ public:
+  OneProcess(const std::string& net, int ranks) : net_(make_net(net)), ranks_(ranks) {}
+
+  // Leaves the mean of all ranks' gradients in the parameters of net(). A parameter that no rank has used
+  // keeps what it has. `accumulated`: the batches of so many steps are added up on each rank before.
+  void backward(int step, int accumulated = 1);
+  Net& net() { return *net_; }
+
+ private:
+  const std::shared_ptr<Net> net_;
+  const int ranks_;
+};
+
+// Plain SGD, by hand: no optimizer's own rules between what is compared.
+void descend(Net& net, double rate);
+// "" if all parameters, gradients and buffers are bitwise equal, else what differs.
+std::string difference(const Net& a, const Net& b);
+
+}  // namespace lockstep::testing
