@@ -36,6 +36,11 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 void OneProcess::backward(int step, int accumulated) {
+  const auto train = [&](int rank) {
+    for (int part = 0; part < accumulated; ++part)
+      net_->forward(net_->batch(rank, step * accumulated + part)).backward();
+  };
+  if (ranks_ == 1) return train(0);
   const std::vector<at::Tensor> parameters = net_->parameters();
   const std::vector<at::Tensor> before = clones(gradients(*net_));
   const std::vector<at::Tensor> buffers = clones(net_->buffers());
@@ -48,9 +53,9 @@ void OneProcess::backward(int step, int accumulated) {
     for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(buffers[i]);
     for (std::size_t i = 0; i < parameters.size(); ++i)
       parameters[i].mutable_grad() = before[i].defined() ? before[i].clone() : at::Tensor();
-    for (int part = 0; part < accumulated; ++part) {
+    {
       const at::AutoGradMode grad(true);
-      net_->forward(net_->batch(rank, step * accumulated + part)).backward();
+      train(rank);
     }
     if (rank == 0) buffers_after = clones(net_->buffers());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -62,14 +67,16 @@ void OneProcess::backward(int step, int accumulated) {
                              : is_short(gradient) ? gradient.to(at::kFloat)
                                                   : gradient.clone();
       sums[i] = sums[i].defined() ? sums[i] + own : own;
-      if (own.is_sparse() && ranks_ > 1) sums[i] = sums[i].coalesce();
+      if (own.is_sparse()) sums[i] = sums[i].coalesce();
     }
   }
   const torch::NoGradGuard no_grad;
   const auto now = net_->buffers();
   for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(buffers_after[i]);
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    parameters[i].mutable_grad() = used[i] ? (sums[i] / ranks_).to(parameters[i].scalar_type()) : before[i];
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor mean = used[i] ? sums[i] / ranks_ : before[i];
+    parameters[i].mutable_grad() = mean.defined() ? mean.to(parameters[i].scalar_type()) : mean;
+  }
 }
 
 void descend(Net& net, double rate) {

@@ -102,6 +102,14 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
   return tensors;
 }
 
+// Without the stack that torch's errors carry, and without who reports it.
+std::string text_of(const std::exception& error) {
+  if (const auto* const own = dynamic_cast<const tensor::ErrorFields*>(&error))
+    return std::string(own->message());
+  const auto* const torch = dynamic_cast<const c10::Error*>(&error);
+  return torch != nullptr ? torch->what_without_backtrace() : error.what();
+}
+
 // Lives as long as a task of autograd. One that goes before the task's end was reached has met an exception.
 class TaskWatch {
  public:
@@ -240,9 +248,10 @@ void DataParallel::begin_forward() {
   if (!syncing_) return;
   check_last_pass();
   check_unchanged();
-  if (!observed_order_.empty()) rebuild();
-  if (module_->is_training() && (!buffer_hook_ || buffer_hook_location_ == BufferHookLocation::kPreForward))
-    sync_buffers();
+  if (module_->is_training()) {  // in eval mode a rank may be alone
+    if (!observed_order_.empty()) rebuild();
+    if (!buffer_hook_ || buffer_hook_location_ == BufferHookLocation::kPreForward) sync_buffers();
+  }
   if (observer_) observer_({.phase = PassPhase::kForward, .at = Clock::steady().now()});
 }
 
@@ -278,8 +287,8 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
   }
 }
 
-void DataParallel::forward_failed(const std::string& what) {
-  if (syncing_ && group_.size() > 1) end_group(cat("an exception in forward: ", what));
+void DataParallel::forward_failed(const std::exception& error) {
+  if (syncing_ && group_.size() > 1) end_group(cat("an exception in forward: ", text_of(error)));
 }
 
 void DataParallel::end_group(const std::string& why) const {
@@ -344,7 +353,7 @@ void DataParallel::accumulated(std::size_t parameter) {
   try {
     current->ready(parameter);
   } catch (const std::exception& error) {
-    end_group(error.what());
+    end_group(text_of(error));
     throw;
   }
 }
@@ -375,7 +384,7 @@ void DataParallel::leave_backward(const std::shared_ptr<BackwardPass>& current, 
     if (!current->leave(task)) return;
     current->finish();
   } catch (const std::exception& error) {
-    end_group(error.what());
+    end_group(text_of(error));
     throw;
   }
   const bool rebuilds = !options_.find_unused_parameters && !rebuilt_;

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -45,7 +46,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   void begin_forward();
   void end_forward(std::span<const at::Tensor> outputs);
   // Forward has thrown: the other ranks are told.
-  void forward_failed(const std::string& what);
+  void forward_failed(const std::exception& error);
 
   // While the count is above 0, what forward begins is not synchronised.
   void hold_sync() { ++holds_; }

@@ -114,7 +114,7 @@ class DataParallelModule : public torch::nn::Module {
       core_->end_forward(tensors);
       return output;
     } catch (const std::exception& error) {
-      core_->forward_failed(error.what());
+      core_->forward_failed(error);
       throw;
     }
   }
@@ -160,7 +160,11 @@ class DistributedDataParallel : public DataParallelModule {
 
   void train(bool on = true) override {
     Module::train(on);
-    module_->train(on);
+    if constexpr (std::same_as<M, torch::jit::Module>) {
+      module_->train(on);
+    } else {
+      Wrapped<M>::base(module_)->train(on);
+    }
   }
   void save(torch::serialize::OutputArchive& archive) const override {
     if constexpr (std::derived_from<M, torch::nn::Module>) {
