@@ -13,11 +13,12 @@ REPORTS := $(CURDIR)/build/reports
 help:          ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: release  ## install what is missing, build, and run ranks that meet and one that dies
+demo: release  ## install what is missing, build, and train a network on two ranks
+	tools/setup.sh build digits
 	tools/demo.sh
 
 test:          ## install what is missing, build, and run every test
-	tools/setup.sh build mpi
+	tools/setup.sh build mpi digits
 	$(MAKE) release
 	ctest --preset release --output-junit $(REPORTS)/release.xml
 

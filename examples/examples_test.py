@@ -125,9 +125,9 @@ class Demo(unittest.TestCase):
     """That tools/demo.sh succeeds is a test of its own; here it must notice what is not as announced."""
 
     def demo(self, folder, lockstep):
-        for name, script in (("bin/lockstep", lockstep), ("examples/01_ranks_meet", "true")):
+        for name, script in (("bin/lockstep", lockstep), ("examples/01_ranks_meet", "true"), ("examples/07_digits", "true")):
             program = pathlib.Path(folder, name)
-            program.parent.mkdir()
+            program.parent.mkdir(exist_ok=True)
             program.write_text(f"#!/bin/sh\n{script}\n")
             program.chmod(0o755)
         return self.run_demo(folder)
@@ -144,7 +144,7 @@ class Demo(unittest.TestCase):
         self.assertIn("make demo", result.stderr)
 
     def test_a_launcher_that_fails_or_starts_nothing_is_noticed(self):
-        for script, complaint in (("exit 3", "ended with status 0, not 3"), ("true", "rank 0 did not say")):
+        for script, complaint in (("exit 3", "ended with status 0, not 3"), ("true", "rank 0 did not print")):
             with tempfile.TemporaryDirectory() as folder:
                 result = self.demo(folder, script)
             self.assertEqual(result.returncode, 1)

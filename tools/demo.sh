@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `make demo` shows: ranks that meet, what each knows of the others, and one that dies on purpose.
+# What `make demo` shows: two ranks that train a network together, and one that dies on purpose.
 #
 #   tools/demo.sh [BUILD]      the build to show (default: build/release)
 #
@@ -9,7 +9,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build=${1:-build/release}
 lockstep=$build/bin/lockstep
+training=$build/examples/07_digits
 example=$build/examples/01_ranks_meet
+images=build/data/digits.csv
+pictures=build/reports/demo
 victim=2
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
@@ -37,21 +40,23 @@ show() {
 # What rank $1 wrote to $2 (stdout or stderr) in the last run.
 written_by() { find "$logs/run" -path "*/$1/$2.log" -exec cat {} +; }
 
-for program in "$lockstep" "$example"; do
+for program in "$lockstep" "$training" "$example"; do
   [ -x "$program" ] || fail "there is no $program; run 'make demo', or build the preset first"
 done
+[ -r "$images" ] || fail "there is no $images; run 'make demo', or tools/setup.sh build digits"
+mkdir -p "$pictures"
 
-title "1. Four ranks meet"
-tell "The launcher starts the same program four times. It makes a secret for the job and opens" \
-  "the store's socket; the ranks find each other there and prove that they know the secret." \
-  "Rank 0 prints what it knows of all of them, then they count to 400 together."
-show --nproc 4 "$example" || fail "the job should have ended with status 0, not $?"
-for rank in 0 1 2 3; do
-  grep -qx "rank $rank is done" <(written_by "$rank" stdout) || fail "rank $rank did not say that it is done"
+title "1. Two ranks train a network on handwritten digits"
+tell "The launcher starts the same program twice. Each rank has a replica of the network and half of the" \
+  "images; after each batch their gradients are averaged, while the backward pass still runs. Then rank 0" \
+  "tests the network on images that it has not seen, compares the replicas, and trains once more alone."
+show --nproc 2 --prefix '' "$training" "$images" --report "$pictures" || fail "the job should have ended with status 0, not $?"
+for claim in "test accuracy" "replicas: .* bitwise equal" "one process .* bitwise equal"; do
+  grep -q "$claim" <(written_by 0 stdout) || fail "rank 0 did not print '$claim'"
 done
 
 title "2. One of them dies"
-tell "The same again, but rank $victim kills itself (SIGKILL, as the kernel does when memory runs out)." \
+tell "Four ranks meet, and rank $victim kills itself (SIGKILL, as the kernel does when memory runs out)." \
   "The launcher notices at once, stops the other three, which would wait for ever, and reports" \
   "the first failure: which rank, where, how it ended, and the last it wrote."
 show --nproc 4 "$example" --kill "$victim"

@@ -2,6 +2,7 @@
 # Installs what is missing to build and test Lockstep, and records where libtorch is.
 #
 #   tools/setup.sh [build] [mpi] [check] [package]      the groups of Debian packages wanted (default: build)
+#   tools/setup.sh ... digits                           fetch the images that the demo trains on
 #   tools/setup.sh --no-torch ...                       do not look for libtorch
 #
 # As root it installs the missing Debian packages; otherwise it names them and stops. libtorch is looked for in
@@ -171,8 +172,37 @@ make_venv() {
   printf '%s\n' "$torch_version" >.venv/lockstep_torch
 }
 
+# The UCI digits, 1,797 images of 8 x 8, which lie in scikit-learn's wheel. The package itself is not installed.
+digits=build/data/digits.csv
+digits_sum=6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8
+digits_are_here() { echo "$digits_sum  $digits" | sha256sum --check --status 2>/dev/null; }
+
+fetch_digits() {
+  local python folder log=$state/digits.log
+  if digits_are_here; then return; fi
+  for python in "$(cat $state/torch_python 2>/dev/null)" python3 $state/pip/bin/python; do
+    if [ -n "$python" ] && "$python" -m pip --version >/dev/null 2>&1; then break; fi
+  done
+  if ! "$python" -m pip --version >/dev/null 2>&1; then
+    python3 -c 'import ensurepip, venv' 2>/dev/null || need_packages <<<'python3-venv'
+    python3 -m venv $state/pip >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "python3 -m venv failed"; }
+  fi
+  say "fetching images of handwritten digits to $digits (log: $log)"
+  folder=$(mktemp -d)
+  "$python" -m pip download --disable-pip-version-check -q --no-deps --only-binary=:all: scikit-learn -d "$folder" \
+    >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "pip download scikit-learn failed"; }
+  mkdir -p "$(dirname $digits)"
+  "$python" -c '
+import glob, gzip, sys, zipfile
+wheel = zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0])
+open(sys.argv[2], "wb").write(gzip.decompress(wheel.read("sklearn/datasets/data/digits.csv.gz")))
+' "$folder" $digits
+  rm -rf "$folder"
+  digits_are_here || fail "$digits is not what it should be; give another file to the example, or see tools/setup.sh"
+}
+
 main() {
-  local with_torch=yes packages='' group
+  local with_torch=yes with_digits=no packages='' group
   for group in "$@"; do
     case "$group" in
       --no-torch) with_torch=no ;;
@@ -180,13 +210,15 @@ main() {
       check) packages+=$check_packages ;;
       mpi) packages+=$mpi_packages ;;
       package) packages+=$package_packages ;;
-      *) printf 'setup: unknown argument "%s" (build, mpi, check, package, --no-torch)\n' "$group" >&2; exit 2 ;;
+      digits) with_digits=yes ;;
+      *) printf 'setup: unknown argument "%s" (build, mpi, check, package, digits, --no-torch)\n' "$group" >&2; exit 2 ;;
     esac
   done
   [ -n "$packages" ] || packages=$build_packages
   mkdir -p $state
   need_packages <<<"$packages"
   if [ $with_torch = yes ]; then find_torch; fi
+  if [ $with_digits = yes ]; then fetch_digits; fi
 }
 
 main "$@"

@@ -13,6 +13,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/reduction_error.h"
+#include "lockstep/ddp/sampler.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/hash_store.h"

@@ -294,8 +294,7 @@ void DataParallel::forward_failed(const std::exception& error) {
 void DataParallel::end_group(const std::string& why) const {
   const Rank at{tensor::get_rank()};
   group_.backend()->abort(Status::aborted(
-      cat("rank ", at, ": ", why),
-      {.failure = Failure::kRemoteError, .peer = at, .op = "backward", .group = group_.name()}));
+      why, {.failure = Failure::kRemoteError, .peer = at, .op = "backward", .group = group_.name()}));
 }
 
 void DataParallel::check_last_pass() {

@@ -98,6 +98,7 @@ class DataParallelModule : public torch::nn::Module {
   // Gradients are this rank's own from now on.
   void remove_autograd_hooks() { core_->remove_autograd_hooks(); }
   void update_process_group(const tensor::ProcessGroup& group) { core_->update_process_group(group); }
+  const DataParallel& core() const { return *core_; }
   // Called for every step of every synchronised pass; one observer, an empty one for none.
   void observe(PassObserver observer) { core_->observe(std::move(observer)); }
 

@@ -1,0 +1,193 @@
+#include "lockstep/ddp/sampler.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/multinomial.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/tensor/errors.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr Logger kLog("ddp");
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw tensor::InvalidArgument(
+      Status::invalid(cat("DistributedSampler: ", what), {.op = "DistributedSampler"}), {});
+}
+
+at::Generator generator(std::uint64_t seed) {
+  at::Generator own = at::detail::createCPUGenerator();
+  own.set_current_seed(seed);
+  return own;
+}
+
+std::vector<std::size_t> indices_of(const at::Tensor& numbers) {
+  const auto* const data = numbers.const_data_ptr<std::int64_t>();
+  return {data, data + numbers.numel()};
+}
+
+}  // namespace
+
+// The indices of all ranks in one epoch.
+class RankSampler::Order {
+ public:
+  explicit Order(const SamplerOptions& options)
+      : replicas_(options.num_replicas ? *options.num_replicas : options.group.size()),
+        rank_(options.rank ? *options.rank : options.group.rank()),
+        seed_(options.seed),
+        drop_last_(options.drop_last) {
+    if (replicas_ < 1) refuse(cat("num_replicas is ", replicas_, "; there is at least one."));
+    if (rank_ < 0 || rank_ >= replicas_)
+      refuse(cat("rank is ", rank_, ", but there are ", replicas_, " replicas, numbered from 0."));
+  }
+  virtual ~Order() = default;
+
+  virtual std::size_t total() const = 0;
+  virtual void resize(std::size_t size) = 0;
+  virtual bool same_in_every_epoch() const = 0;
+  virtual std::vector<std::size_t> all(std::size_t epoch) const = 0;
+
+  std::size_t share() const {
+    const auto n = static_cast<std::size_t>(replicas_);
+    return drop_last_ ? total() / n : (total() + n - 1) / n;
+  }
+  std::vector<std::size_t> of_rank(std::size_t epoch) const {
+    const std::vector<std::size_t> indices = all(epoch);
+    std::vector<std::size_t> own;
+    if (indices.empty()) return own;
+    for (std::size_t i = 0; i < share(); ++i)
+      own.push_back(indices[(static_cast<std::size_t>(rank_) + i * static_cast<std::size_t>(replicas_)) %
+                            indices.size()]);
+    return own;
+  }
+  std::uint64_t seed() const { return seed_; }
+
+ private:
+  const int replicas_;
+  const int rank_;
+  const std::uint64_t seed_;
+  const bool drop_last_;
+};
+
+struct RankSampler::State {
+  std::unique_ptr<Order> order;
+  std::size_t epoch = 0;
+  std::vector<std::size_t> indices = {};
+  std::size_t at = 0;
+  bool resumed = false;  // load() has set the place: the next epoch goes on from it
+  bool epoch_is_new = true;
+  bool warned = false;
+};
+
+RankSampler::RankSampler(std::unique_ptr<Order> order) : state_(std::make_shared<State>()) {
+  state_->order = std::move(order);
+}
+
+void RankSampler::set_epoch(std::size_t epoch) {
+  state_->epoch = epoch;
+  state_->epoch_is_new = true;
+}
+std::size_t RankSampler::epoch() const { return state_->epoch; }
+std::size_t RankSampler::size() const { return state_->order->share(); }
+
+void RankSampler::reset(std::optional<std::size_t> new_size) {
+  if (new_size) state_->order->resize(*new_size);
+  if (!std::exchange(state_->epoch_is_new, false) && !state_->order->same_in_every_epoch() &&
+      !std::exchange(state_->warned, true)) {
+    kLog.warn(
+        cat("DistributedSampler: an epoch begins in the same order as the last one; call set_epoch() before "
+            "each."));
+  }
+  state_->indices = state_->order->of_rank(state_->epoch);
+  if (!std::exchange(state_->resumed, false)) state_->at = 0;
+}
+
+std::optional<std::vector<std::size_t>> RankSampler::next(std::size_t batch_size) {
+  const std::size_t count =
+      std::min(batch_size, state_->indices.size() - std::min(state_->at, state_->indices.size()));
+  if (count == 0) return std::nullopt;
+  const auto from = state_->indices.begin() + static_cast<std::ptrdiff_t>(state_->at);
+  state_->at += count;
+  return std::vector<std::size_t>(from, from + static_cast<std::ptrdiff_t>(count));
+}
+
+void RankSampler::save(torch::serialize::OutputArchive& archive) const {
+  const std::vector<std::int64_t> place = {static_cast<std::int64_t>(state_->epoch),
+                                           static_cast<std::int64_t>(state_->at)};
+  archive.write("epoch_and_index", at::tensor(place, at::kLong), /*is_buffer=*/true);
+}
+
+void RankSampler::load(torch::serialize::InputArchive& archive) {
+  at::Tensor place = at::tensor({0, 0}, at::kLong);
+  archive.read("epoch_and_index", place, /*is_buffer=*/true);
+  const std::vector<std::size_t> read = indices_of(place);
+  set_epoch(read.at(0));
+  state_->indices = state_->order->of_rank(state_->epoch);
+  state_->at = read.at(1);
+  state_->resumed = true;
+}
+
+DistributedSampler::DistributedSampler(std::size_t dataset_size, const SamplerOptions& options)
+    : RankSampler([&]() -> std::unique_ptr<Order> {
+        class All final : public Order {
+         public:
+          All(std::size_t size, const SamplerOptions& how) : Order(how), size_(size), shuffle_(how.shuffle) {}
+          std::size_t total() const override { return size_; }
+          void resize(std::size_t size) override { size_ = size; }
+          bool same_in_every_epoch() const override { return !shuffle_; }
+          std::vector<std::size_t> all(std::size_t epoch) const override {
+            if (shuffle_)
+              return indices_of(
+                  at::randperm(static_cast<std::int64_t>(size_), generator(seed() + epoch), at::kLong));
+            std::vector<std::size_t> indices(size_);
+            std::iota(indices.begin(), indices.end(), std::size_t{0});
+            return indices;
+          }
+
+         private:
+          std::size_t size_;
+          const bool shuffle_;
+        };
+        return std::make_unique<All>(dataset_size, options);
+      }()) {}
+
+DistributedWeightedSampler::DistributedWeightedSampler(std::vector<double> weights, const Draw& draw,
+                                                       const SamplerOptions& options)
+    : RankSampler([&]() -> std::unique_ptr<Order> {
+        const auto likely = static_cast<std::size_t>(
+            std::count_if(weights.begin(), weights.end(), [](double weight) { return weight > 0; }));
+        if (likely == 0) refuse("no weight is above 0.");
+        if (!draw.replacement && draw.num_samples > likely) {
+          refuse(cat("num_samples is ", draw.num_samples, ", but without replacement only ", likely,
+                     " have a weight above 0."));
+        }
+        class Weighted final : public Order {
+         public:
+          Weighted(std::vector<double> weights_of, const Draw& how_to_draw, const SamplerOptions& how)
+              : Order(how), weights_(std::move(weights_of)), draw_(how_to_draw) {}
+          std::size_t total() const override { return draw_.num_samples; }
+          void resize(std::size_t size) override { draw_.num_samples = size; }
+          bool same_in_every_epoch() const override { return false; }
+          std::vector<std::size_t> all(std::size_t epoch) const override {
+            return indices_of(at::multinomial(at::tensor(weights_, at::kDouble),
+                                              static_cast<std::int64_t>(draw_.num_samples), draw_.replacement,
+                                              generator(seed() + epoch)));
+          }
+
+         private:
+          const std::vector<double> weights_;
+          Draw draw_;
+        };
+        return std::make_unique<Weighted>(std::move(weights), draw, options);
+      }()) {}
+
+}  // namespace lockstep::ddp

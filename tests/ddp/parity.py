@@ -1,0 +1,167 @@
+"""The same models, weights, batches and options in torch's DistributedDataParallel on gloo and in Lockstep's: losses and
+gradients agree, and so do the buckets. And the same indices from both samplers.
+
+    parity.py LOCKSTEP RANK_PROGRAM
+"""
+
+import io
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.distributed import DistributedSampler
+
+LOCKSTEP, PROGRAM = "", ""
+STEPS = 6
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(8, 16)
+        self.norm = torch.nn.BatchNorm1d(16)
+        self.b = torch.nn.Linear(16, 16)
+        self.c = torch.nn.Linear(16, 16)
+        self.d = torch.nn.Linear(16, 16)
+
+    def forward(self, x, use_c, use_d):
+        y = torch.relu(self.norm(self.a(x)))
+        y = self.b(y)
+        if use_c:
+            y = y + self.c(y)
+        if use_d:
+            y = y + self.d(y)
+        return y
+
+
+def torch_rank(rank, size, folder, how, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    net = Net()
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.copy_(torch.load(folder / (name + ".pt")))
+    options = {key: how[key] for key in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view",
+                                         "bucket_cap_mb") if key in how}
+    model = DistributedDataParallel(net, **options)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    lines = []
+    for step in range(STEPS):
+        x = torch.load(folder / f"batch{step}_{rank}.pt")
+        uses = how["uses"][step][rank]
+        if how.get("accumulate") and step % 2 == 0:
+            with model.no_sync():
+                model(x, *uses).square().mean().backward()
+            continue
+        loss = model(x, *uses).square().mean()
+        loss.backward()
+        data = model._get_ddp_logging_data()
+        lines.append({"loss": loss.item(),
+                      "gradients": {name: None if p.grad is None else p.grad.flatten().tolist()
+                                    for name, p in net.named_parameters()},
+                      "rebuilt": data.get("rebuilt_per_bucket_param_indices", "")})
+        optimizer.step()
+        optimizer.zero_grad()
+    if rank == 0:
+        (folder / "torch.json").write_text(json.dumps(lines))
+    dist.destroy_process_group()
+
+
+def free_port():
+    import socket
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def save(tensor, path):
+    """For torch.load, and for C++, which reads a pickle of a tensor alone."""
+    torch.save(tensor, str(path) + ".pt")
+    torch.save(tensor, path)
+
+
+class Parity(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_both(self, size, how):
+        torch.manual_seed(3)
+        for name, parameter in Net().named_parameters():
+            save(parameter.detach(), self.folder / name)
+        for step, rank in itertools.product(range(STEPS), range(size)):
+            save(torch.randn(4, 8), self.folder / f"batch{step}_{rank}")
+        how.setdefault("uses", [[[True, True]] * size] * STEPS)
+        how["steps"] = STEPS
+        (self.folder / "case.json").write_text(json.dumps(how))
+        mp.start_processes(torch_rank, (size, self.folder, how, free_port()), nprocs=size, start_method="fork")
+        ours = subprocess.run([LOCKSTEP, "run", "--nproc", str(size), "--prefix", "", PROGRAM, self.folder],
+                              capture_output=True, text=True, timeout=120)
+        self.assertEqual(ours.returncode, 0, ours.stderr)
+        theirs = json.loads((self.folder / "torch.json").read_text())
+        return [json.loads(line) for line in ours.stdout.splitlines() if line.startswith("{")], theirs
+
+    def compare(self, size, **how):
+        ours, theirs = self.run_both(size, how)
+        self.assertEqual(len(ours), len(theirs))
+        for step, (a, b) in enumerate(zip(ours, theirs)):
+            self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-6, msg=f"step {step}")
+            for name in b["gradients"]:
+                x, y = a["gradients"][name], b["gradients"][name]
+                self.assertEqual(x is None, y is None, f"step {step}, {name}")
+                if x is not None:
+                    torch.testing.assert_close(torch.tensor(x), torch.tensor(y), rtol=1e-5, atol=1e-6)
+        rebuilt = theirs[-1]["rebuilt"]
+        if rebuilt:
+            wanted = [[int(i) for i in bucket.split()] for bucket in rebuilt.split(",") if bucket.strip()]
+            self.assertEqual(ours[-1]["buckets"], wanted)
+
+    def test_every_parameter_is_used(self):
+        for size in (2, 3):
+            self.compare(size)
+
+    def test_small_buckets_are_rebuilt_alike(self):
+        self.compare(2, bucket_cap_mb=0.001)
+        self.compare(2, bucket_cap_mb=0.002, gradient_as_bucket_view=False)
+
+    def test_unused_parameters(self):
+        uses = [[[True, False], [True, True]], [[False, False]] * 2, [[True, True]] * 2] * 2
+        self.compare(2, uses=uses, find_unused_parameters=True, bucket_cap_mb=0.001)
+
+    def test_a_static_graph_with_an_unused_layer(self):
+        self.compare(2, uses=[[[True, False]] * 2] * STEPS, static_graph=True)
+
+    def test_gradients_are_accumulated(self):
+        self.compare(2, accumulate=True)
+
+    def test_the_samplers_give_the_same_indices(self):
+        cases = [{"size": size, "replicas": replicas, "rank": rank, "shuffle": shuffle, "seed": seed, "epoch": epoch,
+                  "drop_last": drop_last}
+                 for size, replicas, shuffle, seed, epoch, drop_last in itertools.product(
+                     (1, 5, 100, 1000), (1, 2, 7), (True, False), (0, 17), (0, 3), (True, False))
+                 for rank in (0, replicas - 1) if size >= replicas]
+        (self.folder / "case.json").write_text(json.dumps(cases))
+        ours = subprocess.run([PROGRAM, self.folder], capture_output=True, text=True, timeout=60, check=True)
+        lines = ours.stdout.splitlines()
+        self.assertEqual(len(lines), len(cases))
+        for case, line in zip(cases, lines):
+            sampler = DistributedSampler(range(case["size"]), case["replicas"], case["rank"], case["shuffle"],
+                                         case["seed"], case["drop_last"])
+            sampler.set_epoch(case["epoch"])
+            self.assertEqual(json.loads(line), list(sampler), case)
+
+
+if __name__ == "__main__":
+    LOCKSTEP, PROGRAM = sys.argv[1:3]
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,0 +1,136 @@
+// One rank of tests/ddp/parity.py: does with Lockstep what that does with torch's DistributedDataParallel,
+// and prints what comes of it as JSON lines, on rank 0.
+//
+//   parity_rank FOLDER       which has case.json, the weights and the batches
+#include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/sampler.h"
+#include "lockstep/tensor/groups.h"
+#include "lockstep/tensor/init.h"
+
+namespace {
+
+namespace nn = torch::nn;
+using nlohmann::json;
+
+// As the Python one: four layers of which some may be left out, a BatchNorm, and an unused one.
+struct Net : nn::Module {
+  Net() {
+    register_module("a", a);
+    register_module("norm", norm);
+    register_module("b", b);
+    register_module("c", c);
+    register_module("d", d);
+  }
+  at::Tensor forward(const at::Tensor& x, bool use_c, bool use_d) {
+    at::Tensor y = torch::relu(norm(a(x)));
+    y = b(y);
+    if (use_c) y = y + c(y);
+    if (use_d) y = y + d(y);
+    return y;
+  }
+  nn::Linear a{8, 16};
+  nn::BatchNorm1d norm{16};
+  nn::Linear b{16, 16};
+  nn::Linear c{16, 16};
+  nn::Linear d{16, 16};
+};
+
+at::Tensor read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return torch::pickle_load(bytes).toTensor();
+}
+
+std::vector<double> numbers(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().to(at::kDouble).contiguous();
+  return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()};
+}
+
+json gradients(const Net& net) {
+  json all = json::object();
+  for (const auto& item : net.named_parameters())
+    all[item.key()] = item.value().grad().defined() ? json(numbers(item.value().grad())) : json();
+  return all;
+}
+
+int train(const json& how, const std::string& folder) {
+  const int rank = lockstep::get_rank();
+  auto net = std::make_shared<Net>();
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& item : net->named_parameters()) item.value().copy_(read(folder + "/" + item.key()));
+  }
+  lockstep::DataParallelOptions options;
+  options.find_unused_parameters = how.value("find_unused_parameters", false);
+  options.static_graph = how.value("static_graph", false);
+  options.gradient_as_bucket_view = how.value("gradient_as_bucket_view", true);
+  if (how.contains("bucket_cap_mb")) options.bucket_cap_mb = how["bucket_cap_mb"].get<double>();
+  lockstep::DistributedDataParallel model(net, options);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < how["steps"].get<int>(); ++step) {
+    const bool accumulate = how.value("accumulate", false) && step % 2 == 0;
+    const at::Tensor x = read(folder + "/batch" + std::to_string(step) + "_" + std::to_string(rank));
+    const auto uses = how["uses"][static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)];
+    const auto forward = [&] { return model(x, uses[0].get<bool>(), uses[1].get<bool>()).square().mean(); };
+    if (accumulate) {
+      const auto guard = model.no_sync();
+      forward().backward();
+      continue;
+    }
+    const at::Tensor loss = forward();
+    loss.backward();
+    if (rank == 0) {
+      json line = {{"loss", loss.item<double>()}, {"gradients", gradients(*net)}};
+      line["buckets"] = model.core().gradients().plan().buckets;
+      std::cout << line.dump() << "\n";
+    }
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  return 0;
+}
+
+int sample(const json& cases) {
+  for (const json& each : cases) {
+    lockstep::SamplerOptions options{.num_replicas = each["replicas"].get<int>(),
+                                     .rank = each["rank"].get<int>(),
+                                     .shuffle = each["shuffle"].get<bool>(),
+                                     .seed = each["seed"].get<std::uint64_t>(),
+                                     .drop_last = each["drop_last"].get<bool>()};
+    lockstep::DistributedSampler sampler(each["size"].get<std::size_t>(), options);
+    sampler.set_epoch(each["epoch"].get<std::size_t>());
+    sampler.reset({});
+    const auto all = sampler.next(sampler.size() + 1);
+    std::cout << json(all.value_or(std::vector<std::size_t>())).dump() << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int, char** words) {
+  const std::string folder = words[1];
+  json how;
+  std::ifstream(folder + "/case.json") >> how;
+  if (how.is_array()) return sample(how);
+  try {
+    const auto world = lockstep::init_process_group();
+    torch::set_num_threads(1);
+    return train(how, folder);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+}

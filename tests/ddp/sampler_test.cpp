@@ -1,0 +1,123 @@
+#include "lockstep/ddp/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/data/dataloader.h>
+#include <torch/data/datasets/tensor.h>
+#include <torch/data/transforms/stack.h>
+#include <torch/serialize.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "lockstep/tensor/errors.h"
+
+namespace lockstep {
+namespace {
+
+using Indices = std::vector<std::size_t>;
+using ::testing::ElementsAre;
+
+Indices all_of(ddp::RankSampler& sampler) {
+  Indices all;
+  sampler.reset({});
+  while (const auto next = sampler.next(3)) all.insert(all.end(), next->begin(), next->end());
+  return all;
+}
+
+SamplerOptions of(int rank, int replicas) { return {.num_replicas = replicas, .rank = rank}; }
+
+TEST(Sampler, RanksShareTheIndicesOfAnEpoch) {
+  for (const std::size_t size : {0U, 1U, 7U, 12U}) {
+    for (const int replicas : {1, 2, 5}) {
+      std::multiset<std::size_t> seen;
+      std::size_t share = 0;
+      for (int rank = 0; rank < replicas; ++rank) {
+        DistributedSampler sampler(size, of(rank, replicas));
+        const Indices own = all_of(sampler);
+        EXPECT_EQ(own.size(), sampler.size());
+        EXPECT_TRUE(rank == 0 || own.size() == share);
+        share = own.size();
+        seen.insert(own.begin(), own.end());
+      }
+      for (std::size_t i = 0; i < size; ++i) EXPECT_GE(seen.count(i), 1U);
+    }
+  }
+}
+
+TEST(Sampler, OrdersFollowSeedAndEpoch) {
+  DistributedSampler sampler(50, of(0, 2));
+  const Indices first = all_of(sampler);
+  sampler.set_epoch(1);
+  EXPECT_NE(all_of(sampler), first);
+  sampler.set_epoch(0);
+  EXPECT_EQ(all_of(sampler), first);
+  SamplerOptions plain = of(1, 3);
+  plain.shuffle = false;
+  DistributedSampler in_order(7, plain);
+  EXPECT_THAT(all_of(in_order), ElementsAre(1, 4, 0));
+  plain.drop_last = true;
+  DistributedSampler dropping(7, plain);
+  EXPECT_THAT(all_of(dropping), ElementsAre(1, 4));
+}
+
+TEST(Sampler, GoesOnInTheMiddleOfAnEpoch) {
+  DistributedSampler sampler(20, of(1, 2));
+  sampler.set_epoch(3);
+  const Indices whole = all_of(sampler);
+  sampler.reset({});
+  ASSERT_TRUE(sampler.next(4).has_value());
+  torch::serialize::OutputArchive saved;
+  sampler.save(saved);
+  std::stringstream bytes;
+  saved.save_to(bytes);
+  DistributedSampler other(20, of(1, 2));
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes);
+  other.load(archive);
+  EXPECT_EQ(all_of(other), Indices(whole.begin() + 4, whole.end()));
+  EXPECT_EQ(all_of(other), whole);
+}
+
+TEST(Sampler, ALoadersCopyIsTheUsersSampler) {
+  DistributedSampler sampler(8, of(0, 2));
+  const auto loader = torch::data::make_data_loader(torch::data::datasets::TensorDataset(torch::arange(8)),
+                                                    sampler, torch::data::DataLoaderOptions().batch_size(8));
+  const auto epoch = [&](std::size_t number) {
+    sampler.set_epoch(number);
+    Indices seen;
+    for (const auto& batch : *loader) {
+      for (const auto& example : batch)
+        seen.push_back(static_cast<std::size_t>(example.data.item<std::int64_t>()));
+    }
+    return seen;
+  };
+  const Indices first = epoch(0);
+  EXPECT_EQ(first.size(), 4U);
+  EXPECT_NE(epoch(1), first);
+  EXPECT_EQ(epoch(0), first);
+}
+
+TEST(Sampler, WeightsSayWhatIsDrawn) {
+  std::vector<double> weights(10, 0);
+  weights[3] = weights[8] = 1;
+  DistributedWeightedSampler sampler(weights, {.num_samples = 40}, of(0, 2));
+  const Indices drawn = all_of(sampler);
+  EXPECT_EQ(drawn.size(), 20U);
+  EXPECT_TRUE(std::all_of(drawn.begin(), drawn.end(), [](std::size_t i) { return i == 3 || i == 8; }));
+  DistributedWeightedSampler once(weights, {.num_samples = 2, .replacement = false}, of(0, 1));
+  const Indices both = all_of(once);
+  EXPECT_EQ(std::set<std::size_t>(both.begin(), both.end()).size(), 2U);
+  EXPECT_THROW(DistributedWeightedSampler(weights, {.num_samples = 3, .replacement = false}, of(0, 1)),
+               InvalidArgument);
+}
+
+TEST(Sampler, WrongArgumentsAreRefused) {
+  EXPECT_THROW(DistributedSampler(8, of(2, 2)), InvalidArgument);
+  EXPECT_THROW(DistributedSampler(8, of(0, 0)), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep
