@@ -5,7 +5,7 @@
 //
 // Prints a progress bar, then (the figures differ):
 //   test accuracy 98.3 % of 360 images that it was not trained on
-//   2 replicas: all 24,986 weights are bitwise equal
+//   2 replicas: all 85066 weights are bitwise equal
 //   one process that adds the gradients of the ranks in order: bitwise equal
 //
 // Ends with 1 if the accuracy is below 97 %, or anything is not equal.
@@ -24,12 +24,16 @@ namespace {
 
 constexpr int kEpochs = 24;
 constexpr std::size_t kBatch = 32;  // on each rank
-constexpr double kRate = 0.002;
 
 struct Digits {
   at::Tensor images;  // [n, 1, 8, 8], from 0 to 1
   at::Tensor labels;
 
+  // In an order of their own: the file has the writers one after the other.
+  Digits shuffled() const {
+    const at::Tensor order = torch::randperm(size(), at::make_generator<at::CPUGeneratorImpl>(1), at::kLong);
+    return {images.index_select(0, order), labels.index_select(0, order)};
+  }
   Digits part(std::int64_t from, std::int64_t to) const {
     return {images.slice(0, from, to), labels.slice(0, from, to)};
   }
@@ -72,16 +76,18 @@ struct Net : torch::nn::Module {
     x = torch::max_pool2d(torch::relu(second(torch::relu(first(x)))), 2);
     return torch::log_softmax(head(torch::relu(hidden(x.flatten(1)))), 1);
   }
-  torch::nn::Conv2d first{torch::nn::Conv2dOptions(1, 16, 3).padding(1)};
-  torch::nn::Conv2d second{torch::nn::Conv2dOptions(16, 32, 3).padding(1)};
-  torch::nn::Linear hidden{32 * 4 * 4, 40};
-  torch::nn::Linear head{40, 10};
+  torch::nn::Conv2d first{torch::nn::Conv2dOptions(1, 32, 3).padding(1)};
+  torch::nn::Conv2d second{torch::nn::Conv2dOptions(32, 64, 3).padding(1)};
+  torch::nn::Linear hidden{64 * 4 * 4, 64};
+  torch::nn::Linear head{64, 10};
 };
 
 std::shared_ptr<Net> make_net() {
   torch::manual_seed(7);
   return std::make_shared<Net>();
 }
+
+torch::optim::AdamOptions optimizer_options() { return torch::optim::AdamOptions(0.002).weight_decay(0.001); }
 
 at::Tensor loss_of(const at::Tensor& output, const at::Tensor& labels) {
   return torch::nll_loss(output, labels);
@@ -130,14 +136,14 @@ void show_progress(int epoch, double share, double samples_per_second, double lo
 // One process that does what all ranks do: the gradients of their batches, added in the order of ranks.
 std::shared_ptr<Net> train_alone(const Digits& digits, int ranks) {
   const auto net = make_net();
-  torch::optim::Adam optimizer(net->parameters(), kRate);
+  torch::optim::Adam optimizer(net->parameters(), optimizer_options());
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
     std::vector<lockstep::DistributedSampler> samplers;
     for (int rank = 0; rank < ranks; ++rank) {
       samplers.emplace_back(static_cast<std::size_t>(digits.size()),
                             lockstep::SamplerOptions{.num_replicas = ranks, .rank = rank});
       samplers.back().set_epoch(static_cast<std::size_t>(epoch));
-      samplers.back().reset({});
+      samplers.back().reset();
     }
     while (auto indices = samplers[0].next(kBatch)) {
       optimizer.zero_grad();
@@ -160,7 +166,7 @@ int run(const std::string& data, const std::string& report) {
   const auto world = lockstep::init_process_group();
   const int rank = lockstep::get_rank();
   const int ranks = lockstep::get_world_size();
-  const Digits all = read_digits(data);
+  const Digits all = read_digits(data).shuffled();
   const Digits train = all.part(0, all.size() * 4 / 5);
   const Digits test = all.part(all.size() * 4 / 5, all.size());
 
@@ -168,12 +174,12 @@ int run(const std::string& data, const std::string& report) {
   lockstep::DistributedDataParallel model(net, {.bucket_cap_mb = 0.05});
   Watch watch;
   model.observe([&](const lockstep::PassEvent& event) { watch(event); });
-  torch::optim::Adam optimizer(model.parameters(), kRate);
+  torch::optim::Adam optimizer(model.parameters(), optimizer_options());
   lockstep::DistributedSampler sampler(static_cast<std::size_t>(train.size()));
   std::vector<double> losses;
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
     sampler.set_epoch(static_cast<std::size_t>(epoch));
-    sampler.reset({});
+    sampler.reset();
     const auto begin = std::chrono::steady_clock::now();
     std::size_t seen = 0;
     while (const auto indices = sampler.next(kBatch)) {

@@ -50,7 +50,7 @@ struct Net : nn::Module {
 at::Tensor read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  return torch::pickle_load(bytes).toTensor();
+  return torch::jit::pickle_load(bytes).toTensor();
 }
 
 std::vector<double> numbers(const at::Tensor& tensor) {
@@ -111,7 +111,7 @@ int sample(const json& cases) {
                                      .drop_last = each["drop_last"].get<bool>()};
     lockstep::DistributedSampler sampler(each["size"].get<std::size_t>(), options);
     sampler.set_epoch(each["epoch"].get<std::size_t>());
-    sampler.reset({});
+    sampler.reset();
     const auto all = sampler.next(sampler.size() + 1);
     std::cout << json(all.value_or(std::vector<std::size_t>())).dump() << "\n";
   }

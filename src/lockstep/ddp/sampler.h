@@ -44,7 +44,7 @@ class RankSampler : public torch::data::samplers::Sampler<> {
   // How many indices this rank gets in an epoch.
   std::size_t size() const;
 
-  void reset(std::optional<std::size_t> new_size) override;
+  void reset(std::optional<std::size_t> new_size = {}) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
