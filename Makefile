@@ -5,10 +5,11 @@ FUZZ_SECONDS ?= 60
 CHAOS_POINTS ?= 200
 CHAOS_SEED ?= 1
 CHAOS_SECONDS ?= inf
+ATTACK_SECONDS ?= 60
 REPORTS := $(CURDIR)/build/reports
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz chaos bench install package clean format release
+.PHONY: help demo test check fuzz chaos attack bench install package clean format release
 
 help:          ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +38,11 @@ chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport
 	tests/chaos/chaos.py --rank-program build/release/tests/chaos_rank --command build/release/bin/lockstep \
 	  --jumping-clock $(CURDIR)/build/release/lib/libjumping_clock.so --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
 	  --seconds $(CHAOS_SECONDS) --json $(REPORTS)/chaos.json --markdown $(REPORTS)/chaos.md
+
+attack: release ## run a job under attack for ATTACK_SECONDS (60); its steps may take 5 % longer
+	@mkdir -p $(REPORTS)
+	tests/chaos/attack.py --rank-program build/release/tests/world_rank --command build/release/bin/lockstep \
+	  --seconds $(ATTACK_SECONDS) --json $(REPORTS)/attack.json
 
 bench:         ## run the benchmarks and print their tables
 	tools/setup.sh build mpi

@@ -60,13 +60,32 @@ run_tests() {
 
 step "format" check_format
 step "layers" python3 tools/check_layers.py
+# The fuzzers run beside the steps that follow, after which their verdict is asked for.
+fuzz_log=$(mktemp)
+fuzzers=
+end_fuzzers() {
+  if [ -n "$fuzzers" ]; then kill -- "-$fuzzers" 2>/dev/null; fi
+  rm -f "$fuzz_log"
+}
+trap end_fuzzers EXIT
+wait_for_fuzzers() {
+  local status=0
+  wait "$fuzzers" || status=$?
+  fuzzers=
+  cat "$fuzz_log"
+  return $status
+}
+
 if step "clang with -Wthread-safety: every layer and fuzzer" build_preset fuzz; then
-  step "fuzzers, 5 s each" tools/fuzz.sh 5
+  set -m # a process group of their own, to be ended as one
+  nice -n 10 tools/fuzz.sh 5 >"$fuzz_log" 2>&1 &
+  set +m
+  fuzzers=$!
 fi
 step "clang-tidy on what changed" python3 tools/tidy.py
-for preset in asan tsan; do
-  if step "$preset build" build_preset $preset; then run_tests $preset; fi
-done
+if step "asan build" build_preset asan; then run_tests asan; fi
+if [ -n "$fuzzers" ]; then step "fuzzers, 5 s each, beside the above" wait_for_fuzzers; fi
+if step "tsan build" build_preset tsan; then run_tests tsan; fi
 
 printf '\n'
 for name in "${failures[@]}"; do printf 'FAILED: %s\n' "$name"; done
