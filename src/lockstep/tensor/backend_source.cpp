@@ -124,6 +124,7 @@ std::vector<DeviceBackendName> parse_backend_config(std::string_view text, const
     const std::vector<c10::DeviceType> devices = find_backend(words[1], own).devices;
     if (std::find(devices.begin(), devices.end(), *device) == devices.end()) {
       std::vector<std::string> names;
+      names.reserve(devices.size());
       for (const c10::DeviceType possible : devices) names.push_back(name_of(possible));
       refuse("the backend ", base::quoted(words[1]), " does not take tensors of ", words[0],
              "; it takes those of: ", base::join(names), ".");
