@@ -388,6 +388,26 @@ TEST(Model, BucketsAreRebuiltInTheOrderOfTheFirstPass) {
   });
 }
 
+TEST(Model, SaysWhatItDoes) {
+  run_world(2, [](int rank) {
+    nn::Sequential net(nn::Linear(4, 4), nn::Linear(4, 2));
+    DistributedDataParallel model(net);
+    for (int step = 0; step < 3; ++step) model(torch::randn({3, 4})).sum().backward();
+    const LoggingData data = model.logging_data();
+    EXPECT_EQ(data.numbers.at("world_size"), 2);
+    EXPECT_EQ(data.numbers.at("rank"), rank);
+    EXPECT_EQ(data.numbers.at("iteration"), 3);
+    EXPECT_EQ(data.numbers.at("has_rebuilt_buckets"), 1);
+    EXPECT_EQ(data.texts.at("bucket_sizes"), "120");
+    EXPECT_EQ(
+        data.texts.at("rebuilt_per_bucket_param_indices"),
+        data.texts.at("prev_iteration_grad_ready_order_indices") == "3, 2, 1, 0" ? "3 2 1 0" : "2 3 0 1");
+    EXPECT_GT(data.numbers.at("avg_backward_comm_time"), 0);
+    EXPECT_THAT(data.json(), ::testing::HasSubstr("\"comm_hook\":\"all_reduce\""));
+    tensor::expect_error([&] { model.set_runtime_logging_sample_rate(0); }, {"rate is 0"});
+  });
+}
+
 TEST(Model, SharedByAGradientSlotOfOnesOwn) {
   // Gradients are kept in a table instead of in `.grad`.
   struct Table {

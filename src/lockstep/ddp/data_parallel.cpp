@@ -20,61 +20,6 @@ namespace lockstep::ddp {
 namespace {
 
 constexpr Logger kLog("ddp");
-constexpr double kMiB = 1 << 20;
-constexpr double kDefaultCap = 25;
-constexpr double kDefaultFirstCap = 1;
-
-[[noreturn]] void refuse(const std::string& what) {
-  const Rank at{tensor::get_rank()};
-  throw tensor::InvalidArgument(Status::invalid(cat("rank ", at, ": DistributedDataParallel: ", what),
-                                                {.rank = at, .op = "DistributedDataParallel"}),
-                                at);
-}
-
-void check(const DataParallelOptions& options) {
-  const auto positive = [](const char* name, double mb) {
-    if (!(mb > 0)) refuse(cat(name, " is ", mb, "; a bucket has more than 0 MiB."));
-  };
-  if (options.bucket_cap_mb) positive("bucket_cap_mb", *options.bucket_cap_mb);
-  if (options.first_bucket_cap_mb) positive("first_bucket_cap_mb", *options.first_bucket_cap_mb);
-  for (const double mb : options.bucket_cap_mb_list) positive("bucket_cap_mb_list", mb);
-  if (!options.bucket_cap_mb_list.empty() && (options.bucket_cap_mb || options.first_bucket_cap_mb))
-    refuse(
-        "bucket_cap_mb_list has the size of every bucket; leave bucket_cap_mb and first_bucket_cap_mb out.");
-  if (options.static_graph && options.find_unused_parameters) {
-    refuse(
-        "static_graph and find_unused_parameters are both set; static_graph finds unused parameters by "
-        "itself, "
-        "so leave find_unused_parameters out.");
-  }
-  if (options.skip_all_reduce_unused_params && !options.static_graph && !options.find_unused_parameters)
-    refuse("skip_all_reduce_unused_params needs find_unused_parameters or static_graph.");
-  if (!options.process_group.is_member())
-    refuse("this rank is no member of the process group; only its members wrap a module for it.");
-}
-
-std::size_t bytes_of(double mb) { return static_cast<std::size_t>(mb * kMiB); }
-
-BucketLimits limits_of(const DataParallelOptions& options) {
-  if (!options.bucket_cap_mb_list.empty()) {
-    BucketLimits limits;
-    for (const double mb : options.bucket_cap_mb_list) limits.push_back(bytes_of(mb));
-    return limits;
-  }
-  const double cap = options.bucket_cap_mb.value_or(kDefaultCap);
-  return {bytes_of(options.first_bucket_cap_mb.value_or(options.bucket_cap_mb.value_or(kDefaultFirstCap))),
-          bytes_of(cap)};
-}
-
-std::string settings_text(const DataParallelOptions& options) {
-  std::vector<std::string> limits;
-  for (const std::size_t limit : limits_of(options)) limits.push_back(cat(limit));
-  return cat("buckets of ", base::join(limits), " bytes",
-             options.find_unused_parameters ? ", find_unused_parameters" : "",
-             options.static_graph ? ", static_graph" : "",
-             options.skip_all_reduce_unused_params ? ", skip_all_reduce_unused_params" : "");
-}
-
 std::vector<Gradient> gradients_of(const NamedTensors& parameters, const DataParallelOptions& options,
                                    const std::vector<std::string>& sparse) {
   const auto named = [](const std::vector<std::string>& names, const std::string& name) {
@@ -252,7 +197,16 @@ void DataParallel::begin_forward() {
     if (!observed_order_.empty()) rebuild();
     if (!buffer_hook_ || buffer_hook_location_ == BufferHookLocation::kPreForward) sync_buffers();
   }
-  if (observer_) observer_({.phase = PassPhase::kForward, .at = Clock::steady().now()});
+  statistics_.begin_iteration();
+  if (statistics_.samples_this_one()) {
+    pass_observer_ = [this](const PassEvent& event) {
+      statistics_.take(event);
+      if (observer_) observer_(event);
+    };
+  } else {
+    pass_observer_ = observer_;
+  }
+  if (pass_observer_) pass_observer_({.phase = PassPhase::kForward, .at = Clock::steady().now()});
 }
 
 void DataParallel::sync_buffers() const {
@@ -271,7 +225,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
                         .hook = *hook_,
                         .used = *used_,
                         .group = group_,
-                        .observer = observer_,
+                        .observer = pass_observer_,
                         .handing = options_.gradient_as_bucket_view ? Handing::kAlias : Handing::kCopy,
                         .skip_unused = options_.skip_all_reduce_unused_params};
   auto pass = std::make_shared<BackwardPass>(parts, used_->expect(outputs));

@@ -25,9 +25,11 @@
 #include "lockstep/ddp/backward_pass.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/gradients.h"
+#include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/module_view.h"
 #include "lockstep/ddp/observer.h"
 #include "lockstep/ddp/options.h"
+#include "lockstep/ddp/statistics.h"
 #include "lockstep/ddp/used_parameters.h"
 
 namespace lockstep::ddp {
@@ -59,6 +61,10 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   void remove_autograd_hooks();
   // For a group of survivors or newcomers; all its ranks call it between two passes.
   void update_process_group(const tensor::ProcessGroup& group);
+
+  // One of so many passes is sampled for the times of logging_data(), after the first ten.
+  void set_runtime_logging_sample_rate(int rate);
+  LoggingData logging_data() const;
 
   const Gradients& gradients() const { return gradients_; }
   bool has_rebuilt_buckets() const { return rebuilt_; }
@@ -99,7 +105,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   bool syncing_ = false;  // the forward that runs, or was last, begins a synchronised pass
   std::vector<std::size_t> observed_order_;
   bool rebuilt_ = false;
-  PassObserver observer_;
+  PassObserver observer_;       // the user's
+  PassObserver pass_observer_;  // that of the pass that runs: nothing where nobody listens
+  Statistics statistics_;
   BufferHook buffer_hook_;
   BufferHookLocation buffer_hook_location_ = BufferHookLocation::kPreForward;
 

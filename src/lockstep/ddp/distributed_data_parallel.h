@@ -98,6 +98,9 @@ class DataParallelModule : public torch::nn::Module {
   // Gradients are this rank's own from now on.
   void remove_autograd_hooks() { core_->remove_autograd_hooks(); }
   void update_process_group(const tensor::ProcessGroup& group) { core_->update_process_group(group); }
+  // torch's logging data, also as JSON: model.logging_data().json().
+  LoggingData logging_data() const { return core_->logging_data(); }
+  void set_runtime_logging_sample_rate(int rate) { core_->set_runtime_logging_sample_rate(rate); }
   const DataParallel& core() const { return *core_; }
   // Called for every step of every synchronised pass; one observer, an empty one for none.
   void observe(PassObserver observer) { core_->observe(std::move(observer)); }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/tensor/gradient_slot.h"
 #include "lockstep/tensor/process_group.h"
 
@@ -44,6 +45,15 @@ struct DataParallelOptions {
   // Gradients are copied to a bucket when all of them are there, instead of one by one.
   bool batched_grad_copy = false;
 };
+
+// Internal.
+// Throws InvalidArgument for options that cannot be.
+void check(const DataParallelOptions& options);
+BucketLimits limits_of(const DataParallelOptions& options);
+// What must be the same on all ranks, in words.
+std::string settings_text(const DataParallelOptions& options);
+// InvalidArgument: "rank 2: DistributedDataParallel: ...".
+[[noreturn]] void refuse(const std::string& what);
 
 }  // namespace lockstep::ddp
 

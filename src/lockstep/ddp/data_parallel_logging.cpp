@@ -1,0 +1,80 @@
+#include "lockstep/base/text.h"
+#include "lockstep/ddp/data_parallel.h"
+
+namespace lockstep::ddp {
+namespace {
+
+template <typename Numbers>
+std::string list_text(const Numbers& numbers, std::string_view separator = ", ") {
+  std::vector<std::string> texts;
+  for (const auto number : numbers) texts.push_back(cat(number));
+  return base::join(texts, separator);
+}
+
+}  // namespace
+
+void DataParallel::set_runtime_logging_sample_rate(int rate) {
+  if (rate < 1) refuse(cat("set_runtime_logging_sample_rate: the rate is ", rate, "; it is at least 1."));
+  statistics_.set_sample_rate(rate);
+}
+
+LoggingData DataParallel::logging_data() const {
+  LoggingData data;
+  const std::vector<PlannedGradient> planned = gradients_.planned();
+  std::size_t bytes = 0;
+  std::vector<std::string> dtypes;
+  for (const PlannedGradient& gradient : planned) {
+    bytes += gradient.bytes();
+    const std::string name = c10::toString(gradient.dtype);
+    if (std::find(dtypes.begin(), dtypes.end(), name) == dtypes.end()) dtypes.push_back(name);
+  }
+  std::size_t unused = 0;
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    if (!used_->used_anywhere(i)) unused += planned[i].bytes();
+  }
+  std::vector<std::string> buckets;
+  for (const auto& bucket : gradients_.plan().buckets) buckets.push_back(list_text(bucket, " "));
+  const std::string sizes = list_text(bucket_sizes(gradients_.plan(), planned));
+
+  data.texts = {{"module_name", module_->type_name()},
+                {"backend_name", group_.backend_name()},
+                {"dtypes", base::join(dtypes)},
+                {"bucket_sizes", sizes},
+                {"initial_bucket_size_limits", list_text(limits_)},
+                {"comm_hook", hook_->name()},
+                {"prev_iteration_grad_ready_order_indices", list_text(statistics_.ready_order())},
+                {"rebuilt_bucket_sizes", rebuilt_ ? sizes : ""},
+                {"rebuilt_per_bucket_param_indices", rebuilt_ ? base::join(buckets) : ""}};
+  const auto flag = [](bool set) { return static_cast<std::int64_t>(set); };
+  const auto count = [](std::size_t number) { return static_cast<std::int64_t>(number); };
+  const Statistics::Times last = statistics_.last();
+  const Statistics::Times average = statistics_.average();
+  const auto nanoseconds = [](Duration time) { return std::chrono::nanoseconds(time).count(); };
+  const auto* const search = dynamic_cast<const SearchGraph*>(used_.get());
+  data.numbers = {{"rank", group_.rank()},
+                  {"world_size", group_.size()},
+                  {"iteration", statistics_.iterations()},
+                  {"num_parameter_tensors", count(planned.size())},
+                  {"total_parameter_size_bytes", count(bytes)},
+                  {"unused_parameter_size", count(unused)},
+                  {"bucket_cap_bytes", count(limits_.back())},
+                  {"num_buckets_reduced", count(statistics_.buckets_reduced())},
+                  {"has_rebuilt_buckets", flag(rebuilt_)},
+                  {"find_unused_parameters", flag(options_.find_unused_parameters)},
+                  {"static_graph", flag(options_.static_graph)},
+                  {"can_set_static_graph", flag(search == nullptr || search->has_been_static())},
+                  {"gradient_as_bucket_view", flag(options_.gradient_as_bucket_view)},
+                  {"broadcast_buffers",
+                   flag(options_.forward_sync_buffers.value_or(options_.broadcast_buffers.value_or(true)))},
+                  {"forward_compute_time", nanoseconds(last.forward)},
+                  {"backward_compute_time", nanoseconds(last.backward)},
+                  {"backward_comm_time", nanoseconds(last.communication)},
+                  {"backward_compute_comm_overlap_time", nanoseconds(last.overlap)},
+                  {"avg_forward_compute_time", nanoseconds(average.forward)},
+                  {"avg_backward_compute_time", nanoseconds(average.backward)},
+                  {"avg_backward_comm_time", nanoseconds(average.communication)},
+                  {"avg_backward_compute_comm_overlap_time", nanoseconds(average.overlap)}};
+  return data;
+}
+
+}  // namespace lockstep::ddp

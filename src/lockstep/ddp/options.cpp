@@ -1,0 +1,67 @@
+#include "lockstep/ddp/options.h"
+
+#include "lockstep/base/text.h"
+#include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/groups.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+constexpr double kDefaultCap = 25;
+constexpr double kDefaultFirstCap = 1;
+
+std::size_t bytes_of(double mb) { return static_cast<std::size_t>(mb * kMiB); }
+
+}  // namespace
+
+void refuse(const std::string& what) {
+  const Rank at{tensor::get_rank()};
+  throw tensor::InvalidArgument(Status::invalid(cat("rank ", at, ": DistributedDataParallel: ", what),
+                                                {.rank = at, .op = "DistributedDataParallel"}),
+                                at);
+}
+
+void check(const DataParallelOptions& options) {
+  const auto positive = [](const char* name, double mb) {
+    if (!(mb > 0)) refuse(cat(name, " is ", mb, "; a bucket has more than 0 MiB."));
+  };
+  if (options.bucket_cap_mb) positive("bucket_cap_mb", *options.bucket_cap_mb);
+  if (options.first_bucket_cap_mb) positive("first_bucket_cap_mb", *options.first_bucket_cap_mb);
+  for (const double mb : options.bucket_cap_mb_list) positive("bucket_cap_mb_list", mb);
+  if (!options.bucket_cap_mb_list.empty() && (options.bucket_cap_mb || options.first_bucket_cap_mb))
+    refuse(
+        "bucket_cap_mb_list has the size of every bucket; leave bucket_cap_mb and first_bucket_cap_mb out.");
+  if (options.static_graph && options.find_unused_parameters) {
+    refuse(
+        "static_graph and find_unused_parameters are both set; static_graph finds unused parameters by "
+        "itself, "
+        "so leave find_unused_parameters out.");
+  }
+  if (options.skip_all_reduce_unused_params && !options.static_graph && !options.find_unused_parameters)
+    refuse("skip_all_reduce_unused_params needs find_unused_parameters or static_graph.");
+  if (!options.process_group.is_member())
+    refuse("this rank is no member of the process group; only its members wrap a module for it.");
+}
+
+BucketLimits limits_of(const DataParallelOptions& options) {
+  if (!options.bucket_cap_mb_list.empty()) {
+    BucketLimits limits;
+    for (const double mb : options.bucket_cap_mb_list) limits.push_back(bytes_of(mb));
+    return limits;
+  }
+  const double cap = options.bucket_cap_mb.value_or(kDefaultCap);
+  return {bytes_of(options.first_bucket_cap_mb.value_or(options.bucket_cap_mb.value_or(kDefaultFirstCap))),
+          bytes_of(cap)};
+}
+
+std::string settings_text(const DataParallelOptions& options) {
+  std::vector<std::string> limits;
+  for (const std::size_t limit : limits_of(options)) limits.push_back(cat(limit));
+  return cat("buckets of ", base::join(limits), " bytes",
+             options.find_unused_parameters ? ", find_unused_parameters" : "",
+             options.static_graph ? ", static_graph" : "",
+             options.skip_all_reduce_unused_params ? ", skip_all_reduce_unused_params" : "");
+}
+
+}  // namespace lockstep::ddp
