@@ -14,6 +14,7 @@
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/reduction_error.h"
 #include "lockstep/ddp/sampler.h"
+#include "lockstep/ddp/state_dict.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/hash_store.h"

@@ -70,6 +70,8 @@ TEST_P(Bitwise, AsOneProcess) {
         train(name, rank, size, {.find_unused_parameters = unused, .bucket_cap_mb = 0.001}, Clear::kZero);
       if (size == 3)
         train(name, rank, size, {.find_unused_parameters = unused, .gradient_as_bucket_view = false});
+      if (size == 3)
+        train(name, rank, size, {.find_unused_parameters = unused, .batched_grad_copy = true}, Clear::kZero);
       if (size == 2 && !unused)
         train(name, rank, size, {.static_graph = true, .bucket_cap_mb_list = {0.0001, 0.001}});
     });

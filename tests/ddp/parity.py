@@ -48,16 +48,14 @@ def torch_rank(rank, size, folder, how, port):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     net = Net()
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            parameter.copy_(torch.load(folder / (name + ".pt")))
+    net.load_state_dict({name.removeprefix("module."): value for name, value in torch.load(folder / "weights.pt").items()})
     options = {key: how[key] for key in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view",
                                          "bucket_cap_mb") if key in how}
     model = DistributedDataParallel(net, **options)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     lines = []
     for step in range(STEPS):
-        x = torch.load(folder / f"batch{step}_{rank}.pt")
+        x = torch.load(folder / f"batch{step}_{rank}")
         uses = how["uses"][step][rank]
         if how.get("accumulate") and step % 2 == 0:
             with model.no_sync():
@@ -84,12 +82,6 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def save(tensor, path):
-    """For torch.load, and for C++, which reads a pickle of a tensor alone."""
-    torch.save(tensor, str(path) + ".pt")
-    torch.save(tensor, path)
-
-
 class Parity(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -98,10 +90,10 @@ class Parity(unittest.TestCase):
 
     def run_both(self, size, how):
         torch.manual_seed(3)
-        for name, parameter in Net().named_parameters():
-            save(parameter.detach(), self.folder / name)
+        # As a Python program saves what it has wrapped.
+        torch.save({"module." + name: value for name, value in Net().state_dict().items()}, self.folder / "weights.pt")
         for step, rank in itertools.product(range(STEPS), range(size)):
-            save(torch.randn(4, 8), self.folder / f"batch{step}_{rank}")
+            torch.save(torch.randn(4, 8), self.folder / f"batch{step}_{rank}")
         how.setdefault("uses", [[[True, True]] * size] * STEPS)
         how["steps"] = STEPS
         (self.folder / "case.json").write_text(json.dumps(how))

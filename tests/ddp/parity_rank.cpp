@@ -16,6 +16,7 @@
 
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/sampler.h"
+#include "lockstep/ddp/state_dict.h"
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/init.h"
 
@@ -68,10 +69,7 @@ json gradients(const Net& net) {
 int train(const json& how, const std::string& folder) {
   const int rank = lockstep::get_rank();
   auto net = std::make_shared<Net>();
-  {
-    const torch::NoGradGuard no_grad;
-    for (auto& item : net->named_parameters()) item.value().copy_(read(folder + "/" + item.key()));
-  }
+  lockstep::load_state_dict(*net, folder + "/weights.pt");
   lockstep::DataParallelOptions options;
   options.find_unused_parameters = how.value("find_unused_parameters", false);
   options.static_graph = how.value("static_graph", false);

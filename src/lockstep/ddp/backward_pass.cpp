@@ -1,6 +1,7 @@
 #include "lockstep/ddp/backward_pass.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include <algorithm>
@@ -19,7 +20,8 @@ BackwardPass::BackwardPass(const PassParts& parts, Expectation expected)
       left_(expected_.times),
       pending_(parts.gradients.buckets()),
       works_(parts.gradients.buckets()),
-      with_graph_(parts.gradients.size()) {
+      with_graph_(parts.gradients.size()),
+      deferred_(parts.gradients.size()) {
   for (std::size_t b = 0; b < pending_.size(); ++b) pending_[b] = parts_.gradients.plan().buckets[b].size();
 }
 
@@ -130,15 +132,41 @@ void BackwardPass::take(Taken taken) {
                " were agreed on. Wrap the module again after its parameters have changed."));
   }
   const bool held = bucket.holds(place, gradient);
-  if (!held) view.copy_(gradient);
   if (taken.use == Use::kUnused) {
     if (held) as_they_were_.emplace(parameter, gradient.clone());
+    if (!held) view.copy_(gradient);
   } else if (gradient.requires_grad()) {
     with_graph_[parameter] = gradient;
-  } else if (parts_.handing == Handing::kAlias && slot.may_alias()) {
-    slot.set_gradient(view);
+    if (!held) view.copy_(gradient);
+  } else if (!held && parts_.copying == Copying::kWithItsBucket) {
+    deferred_[parameter] = gradient;
+  } else {
+    if (!held) view.copy_(gradient);
+    point_to_bucket(parameter);
   }
   count_down(index);
+}
+
+void BackwardPass::point_to_bucket(Parameter parameter) {
+  const auto [index, place] = parts_.gradients.place(parameter);
+  tensor::GradientSlot& slot = parts_.gradients.slot(parameter);
+  if (parts_.handing == Handing::kAlias && slot.may_alias())
+    slot.set_gradient(parts_.gradients.bucket(index).view(place));
+}
+
+void BackwardPass::copy_deferred(std::size_t bucket) {
+  std::vector<Parameter> parameters;
+  std::vector<at::Tensor> from;
+  std::vector<at::Tensor> to;
+  for (const Parameter parameter : parts_.gradients.plan().buckets[bucket]) {
+    if (!deferred_[parameter].defined()) continue;
+    parameters.push_back(parameter);
+    from.push_back(std::exchange(deferred_[parameter], {}));
+    to.push_back(parts_.gradients.bucket(bucket).view(parts_.gradients.place(parameter).place));
+  }
+  if (parameters.empty()) return;
+  at::_foreach_copy_(to, from);
+  for (const Parameter parameter : parameters) point_to_bucket(parameter);
 }
 
 void BackwardPass::take_sparse(Parameter parameter, GradBucket& bucket) {
@@ -190,6 +218,7 @@ bool BackwardPass::skipped(std::size_t bucket) const {
 
 void BackwardPass::launch(std::size_t bucket) {
   const at::NoGradGuard no_grad;
+  copy_deferred(bucket);
   tell(PassPhase::kLaunched, bucket);
   if (!skipped(bucket)) works_[bucket] = parts_.hook.reduce(parts_.gradients.bucket(bucket));
   if (bucket + 1 < works_.size()) return;

@@ -34,6 +34,9 @@ namespace lockstep::ddp {
 // How gradients are handed back.
 enum class Handing : std::uint8_t { kAlias, kCopy };
 
+// When a gradient that was not accumulated in its bucket is copied there.
+enum class Copying : std::uint8_t { kAtOnce, kWithItsBucket };
+
 // What a pass works on; all of it outlives the pass.
 struct PassParts {
   Gradients& gradients;
@@ -42,6 +45,7 @@ struct PassParts {
   const tensor::ProcessGroup& group;
   const PassObserver& observer;  // may be empty
   Handing handing = Handing::kAlias;
+  Copying copying = Copying::kAtOnce;
   // Whether a bucket of which this rank uses nothing is left out; all ranks must use the same.
   bool skip_unused = false;
 };
@@ -77,6 +81,8 @@ class BackwardPass {
   // Brings the gradient to its place in the bucket; of one that was not used, what it has.
   void take(Taken taken);
   void take_sparse(Parameter parameter, GradBucket& bucket);
+  void copy_deferred(std::size_t bucket);
+  void point_to_bucket(Parameter parameter);
   void count_down(std::size_t bucket);
   void launch(std::size_t bucket);
   void settle(std::size_t bucket);
@@ -104,8 +110,10 @@ class BackwardPass {
   tensor::WorkHandle map_work_;
   // Of parameters that this rank has not used: their gradients as they were.
   std::unordered_map<Parameter, at::Tensor> as_they_were_;
-  // By parameter, each set before its bucket is counted down: a gradient that has a graph (create_graph).
+  // By parameter, each set before its bucket is counted down: a gradient that has a graph (create_graph), and
+  // one that is copied with its bucket.
   std::vector<at::Tensor> with_graph_;
+  std::vector<at::Tensor> deferred_;
 };
 
 }  // namespace lockstep::ddp

@@ -227,6 +227,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
                         .group = group_,
                         .observer = pass_observer_,
                         .handing = options_.gradient_as_bucket_view ? Handing::kAlias : Handing::kCopy,
+                        .copying = options_.batched_grad_copy ? Copying::kWithItsBucket : Copying::kAtOnce,
                         .skip_unused = options_.skip_all_reduce_unused_params};
   auto pass = std::make_shared<BackwardPass>(parts, used_->expect(outputs));
   {
