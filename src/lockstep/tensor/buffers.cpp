@@ -49,8 +49,10 @@ ByteSpan Buffers::in_place(const at::Tensor& tensor) {
 
 void Buffers::finish() {
   if (staged_.empty()) return;
-  const at::NoGradGuard no_grad;
-  for (const Staged& staged : staged_) staged.target.copy_(staged.copy);
+  std::call_once(finished_, [this] {
+    const at::NoGradGuard no_grad;
+    for (const Staged& staged : staged_) staged.target.copy_(staged.copy);
+  });
 }
 
 }  // namespace lockstep::tensor

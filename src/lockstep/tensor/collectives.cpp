@@ -17,10 +17,7 @@ WorkHandle broadcast(const at::Tensor& tensor, const FromRootOptions& options) {
 WorkHandle all_reduce(const at::Tensor& tensor, const ReduceOptions& options) {
   Operation op("all_reduce", options.group);
   if (!op.member()) return {};
-  if (tensor.defined() && tensor.is_sparse()) {
-    all_reduce_sparse(op, tensor, options);
-    return {};
-  }
+  if (tensor.defined() && tensor.is_sparse()) return all_reduce_sparse(op, tensor, options);
   op.in_place(tensor, {"tensor"});
   return op.issue(OpKind::kAllReduce, 0, options.op, {options.async_op, options.timeout});
 }

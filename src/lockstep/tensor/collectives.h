@@ -72,13 +72,16 @@ struct ReduceToRootOptions {
 struct MonitoredBarrierOptions {
   ProcessGroup group = {};
   std::optional<Duration> timeout = {};
+  // torch's argument, for calls that are written as torch's: whether all ranks that are missing are named, or
+  // the first of them. Here all are, either way, and it takes no longer.
+  bool wait_all_ranks = false;
 };
 
 // In place: the root's elements, on every rank.
 WorkHandle broadcast(const at::Tensor& tensor, const FromRootOptions& options);
 
 // In place: the reduction of all ranks' elements, on every rank. A sparse COO tensor becomes the sum,
-// coalesced; that of one is done when the call returns, also with async_op.
+// coalesced.
 WorkHandle all_reduce(const at::Tensor& tensor, const ReduceOptions& options = {});
 // Many tensors of one type in one operation.
 WorkHandle all_reduce_coalesced(const Tensors& tensors, const ReduceOptions& options = {});
@@ -132,8 +135,7 @@ WorkHandle all_to_all_single(const at::Tensor& output, const at::Tensor& input,
 
 // Returns when every rank has come.
 WorkHandle barrier(const CollectiveOptions& options = {});
-// The same through the store; MissingRanks names, on every rank that came, all ranks that did not, as torch
-// does with wait_all_ranks. Slower.
+// The same through the store; MissingRanks names, on every rank that came, all ranks that did not. Slower.
 void monitored_barrier(const MonitoredBarrierOptions& options = {});
 
 }  // namespace lockstep::tensor

@@ -1,7 +1,10 @@
 // Every collective on tensors, on worlds of real processes of 1, 2, 3 and 5 ranks.
 #include "lockstep/tensor/collectives.h"
 
+#include <thread>
+
 #include "lockstep/tensor/coalescing.h"
+#include "lockstep/tensor/messages.h"
 #include "lockstep/tensor/tensor_test_support.h"
 
 namespace lockstep::tensor {
@@ -233,6 +236,15 @@ TEST(Collectives, SumSparseTensorsInRankOrder) {
     all_reduce(none);
     EXPECT_EQ(none._nnz(), 0);
     barrier();
+
+    const at::Tensor later = dense.to_sparse(1);
+    const WorkHandle work = all_reduce(later, {.async_op = true});
+    const WorkHandle next = barrier({.async_op = true});
+    EXPECT_EQ(next.sequence(), work.sequence() + 3) << "it is three operations, which nothing comes between";
+    work.wait();
+    EXPECT_TRUE(work.result().at(0).is_same(later));
+    expect_same(later.to_dense(), expected);
+    next.wait();
   });
 }
 
@@ -267,6 +279,35 @@ TEST(Collectives, AreAsynchronousIfAsked) {
   });
 }
 
+TEST(Collectives, AreWrittenThoughNobodyWaits) {
+  run_world(2, [](int rank) {
+    const ProcessGroup other = new_group();
+    const at::Tensor steps = at::full({8}, rank, at::kFloat);
+    const at::Tensor got = at::zeros({4});
+    const at::Tensor sparse = at::full({4}, rank + 1, at::kFloat).to_sparse();
+    // The handles are gone at once.
+    all_reduce(steps.slice(0, 0, 8, 2), {.async_op = true});
+    all_reduce(sparse, {.async_op = true});
+    {
+      const at::InferenceMode inference;
+      const at::Tensor made = at::full({4, 2}, 1.F);
+      all_reduce(made.select(1, 0), {.async_op = true});
+    }
+    irecv(got.slice(0, 0, 4, 2), {.src = 1 - rank});
+    isend(at::full({2}, rank + 5, at::kFloat), {.dst = 1 - rank});
+    barrier({.group = other});  // no thread waits for the first group itself
+    const Deadline limit = Clock::steady().in(60s);
+    const auto written = [&] {
+      return all_equal(steps.slice(0, 0, 8, 2), 1) && all_equal(got.slice(0, 0, 4, 2), 6 - rank);
+    };
+    while (!written() && !limit.expired()) std::this_thread::yield();
+    EXPECT_TRUE(written()) << steps << got;
+    EXPECT_TRUE(all_equal(steps.slice(0, 1, 8, 2), rank)) << "the others stay";
+    barrier();
+    EXPECT_TRUE(all_equal(sparse.to_dense(), 3));
+  });
+}
+
 TEST(Collectives, AreCoalesced) {
   on_worlds([](int rank, int size) {
     Coalescing together({.op = ReduceOp::kAvg, .async_op = true});
@@ -294,20 +335,25 @@ TEST(Collectives, AreCoalesced) {
   });
 }
 
-TEST(Collectives, AMonitoredBarrierNamesTheMissing) {
-  run_world(3, [](int rank) {
+TEST(Collectives, AMonitoredBarrierNamesAllThatAreMissing) {
+  run_world(4, [](int rank) {
     const ProcessGroup end = new_group();
-    monitored_barrier();
-    if (rank != 1) {
-      try {
-        monitored_barrier({.timeout = 300ms});
-        ADD_FAILURE() << "nothing was thrown";
-      } catch (const MissingRanks& error) {
-        EXPECT_THAT(error.missing(), ::testing::ElementsAre(Rank{1}));
-        EXPECT_THAT(error.what(), HasSubstr("monitored_barrier"));
+    for (const bool wait_all_ranks : {false, true}) {
+      const ProcessGroup group = new_group();  // that of a barrier without some of its ranks is out of step
+      monitored_barrier({.group = group, .wait_all_ranks = wait_all_ranks});
+      if (rank == 0 || rank == 2) {
+        try {
+          monitored_barrier({.group = group, .timeout = 300ms, .wait_all_ranks = wait_all_ranks});
+          ADD_FAILURE() << "nothing was thrown";
+        } catch (const MissingRanks& error) {
+          // The other one may be late itself on a busy machine.
+          EXPECT_THAT(error.missing(), ::testing::IsSupersetOf({Rank{1}, Rank{3}}));
+          EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(rank) + ": monitored_barrier"));
+          EXPECT_THAT(error.what(), HasSubstr("3 did not come"));
+        }
       }
+      barrier({.group = end});  // until then nobody leaves
     }
-    barrier({.group = end});  // until then nobody leaves
   });
 }
 
@@ -364,6 +410,11 @@ TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
         {{"reduce", "dst is 7"}, [&] { reduce(t, {.dst = 7}); }},
         {{"all_gather", "tensor_list has 3"}, [&] { all_gather(three, t); }},
         {{"all_gather", "tensor_list[0]", "Float"}, [&] { all_gather(two, ints); }},
+        {{"all_gather", "tensor_list[1] is on meta", "tensor is on cpu"},
+         [&] {
+           all_gather({at::ones({2, 2}), meta}, t);
+         }},
+        {{"all_reduce", "no backend for tensors on meta"}, [&] { all_reduce(meta, {.async_op = true}); }},
         {{"all_gather", "share memory"},
          [&] {
            all_gather({t, t}, at::ones({2, 2}));
@@ -394,6 +445,16 @@ TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
         {{"gather_single", "output"}, [&] { gather_single(first ? at::Tensor() : whole, t); }},
         {{"gather", "dst and group_dst"}, [&] { gather(t, {}, {.dst = 0, .group_dst = 1}); }},
         {{"scatter", "scatter_list"}, [&] { scatter(t, first ? three : two); }},
+        {{"scatter", "src is 2"}, [&] { scatter(t, {}, {.src = 2}); }},
+        {{"scatter", "src and group_src"}, [&] { scatter(t, {}, {.src = 0, .group_src = 0}); }},
+        {{"reduce", "dst and group_dst"}, [&] { reduce(t, {.dst = 0, .group_dst = 0}); }},
+        {{"reduce", "group_dst is 2"}, [&] { reduce(t, {.group_dst = 2}); }},
+        {{"gather_single", "dst is 5"}, [&] { gather_single(at::Tensor(), t, {.dst = 5}); }},
+        {{"reduce_scatter", "output", "share memory"}, [&] { reduce_scatter(two[0], two); }},
+        {{"all_to_all", "share memory"},
+         [&] {
+           all_to_all(two, {two[0], two[1]});
+         }},
         {{"reduce_scatter", "input_list has 3"}, [&] { reduce_scatter(t, three); }},
         {{"reduce_scatter", "input_list"}, [&] { reduce_scatter(at::ones({3}), two); }},
         {{"reduce_scatter_single", "input"},

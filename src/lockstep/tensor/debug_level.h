@@ -8,9 +8,8 @@
 // That of a world is by InitOptions::debug, else by set_debug_level(), else LOCKSTEP_DEBUG, else
 // TORCH_DISTRIBUTED_DEBUG; else off. It is the same on all ranks: at detail a collective does more, and one
 // rank that does not is out of step.
-// At detail asynchronous collectives are run by the call itself, as torch's blocks in them: it returns when
-// all ranks have come.
-// Thread safety: any thread.
+// At detail asynchronous collectives stay asynchronous, but for backends from outside that are no
+// RoundStarter: there the call returns when all ranks have come. Thread safety: any thread.
 #pragma once
 
 #include <optional>

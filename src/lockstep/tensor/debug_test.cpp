@@ -16,6 +16,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/tensor/coalescing.h"
 #include "lockstep/tensor/group_state.h"
+#include "lockstep/tensor/group_watch.h"
 #include "lockstep/tensor/messages.h"
 #include "lockstep/tensor/observer.h"
 #include "lockstep/tensor/tensor_test_support.h"
@@ -216,6 +217,21 @@ TEST(DebugLevels, InfoSaysWhoHasJoinedAndWhatGroupsHaveDone) {
   EXPECT_THAT(log, ::testing::Not(HasSubstr("2.0 KiB")));
 }
 
+TEST(DebugLevels, ASummaryNamesThoseWhoWereWaitedFor) {
+  GroupWatch watch(DebugLevel::kInfo, 0ns);
+  const OperationEvent ended{.op = "all_reduce", .group = "world", .sequence = 7, .duration = 1s};
+  const base::TimePoint now = Clock::steady().now();
+  backend::Counters counted{.waits = {{Rank{1}, {.operations = 2, .lost = 30ms}}}};
+  EXPECT_THAT(watch.summarize(ended, counted, now),
+              HasSubstr("; it waited for rank 1 in 2 operations, 30.0 ms."));
+  counted.waits[Rank{3}] = {.operations = 14, .lost = 280ms};
+  counted.waits[Rank{1}] = {.operations = 3, .lost = 40ms};
+  EXPECT_THAT(
+      watch.summarize(ended, counted, now),
+      HasSubstr("; it waited for rank 3 in 14 operations, 280.0 ms, for rank 1 in 1 operations, 10.0 ms."));
+  EXPECT_THAT(watch.summarize(ended, counted, now), ::testing::Not(HasSubstr("it waited")));
+}
+
 TEST(DebugLevels, NothingIsSaidAtOff) {
   const std::string log = run_logged(2, {.level = DebugLevel::kOff, .summary_every = 0ns},
                                      [](int) { all_reduce(at::ones({256})); });
@@ -235,8 +251,8 @@ TEST(Detail, EveryOperationWorks) {
     at_detail(size, [size](int rank) {
       const at::Tensor sum = at::full({1000}, rank, at::kFloat);
       const WorkHandle work = all_reduce(sum, {.async_op = true});
-      EXPECT_EQ(work.result().size(), 1U);
       work.wait();
+      EXPECT_EQ(work.result().size(), 1U);
       EXPECT_TRUE(all_equal(sum, size * (size - 1) / 2));
       // What is overwritten may be anything.
       const at::Tensor given =
@@ -251,6 +267,35 @@ TEST(Detail, EveryOperationWorks) {
       barrier();
     });
   }
+}
+
+TEST(Detail, AnAsynchronousCallDoesNotWaitForTheOthers) {
+  at_detail(2, [](int rank) {
+    const at::Tensor sum = at::ones({4});
+    const at::Tensor columns = at::full({4, 2}, rank, at::kFloat);
+    const at::Tensor sparse = at::full({3}, rank + 1, at::kFloat).to_sparse();
+    if (rank == 1) recv(at::empty({1}), {.src = 0});  // comes when rank 0 has made its calls
+    const WorkHandle first = all_reduce(sum, {.async_op = true});
+    const WorkHandle second = broadcast(columns.select(1, 0), {.src = 1, .async_op = true});
+    const WorkHandle third = all_reduce(sparse, {.async_op = true});
+    const WorkHandle fourth = barrier({.async_op = true});
+    if (rank == 0) send(at::ones({1}), {.dst = 1});
+    third.wait();
+    EXPECT_TRUE(first.is_completed() && second.is_completed());
+    EXPECT_TRUE(all_equal(sum, 2) && all_equal(columns.select(1, 0), 1) &&
+                all_equal(columns.select(1, 1), rank));
+    EXPECT_TRUE(all_equal(sparse.to_dense(), 3));
+    EXPECT_EQ(second.sequence(), 3U) << "after an operation and its comparison";
+    EXPECT_EQ(fourth.sequence(), third.sequence() + 4) << "after three exchanges and their comparison";
+    fourth.wait();
+
+    const ProcessGroup pair = new_group();
+    if (rank == 0) {
+      const WorkHandle alone = all_reduce(sum, {.group = pair, .async_op = true, .timeout = 50ms});
+      expect_error<MissingRanks>([&] { alone.wait(); }, {"rank 1", "all_reduce", "C++ stack", "frame #0"});
+    }
+    barrier();
+  });
 }
 
 TEST(Detail, ANaNIsNamedWithItsStackAndEndsTheGroupForAll) {

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isnan.h>
-#include <c10/util/Backtrace.h>
 
 #include <algorithm>
 #include <map>
@@ -14,6 +13,7 @@
 namespace lockstep::tensor {
 
 std::string describe_nan(const at::Tensor& tensor, const std::string& name) {
+  if (tensor.is_meta()) return {};
   const at::ScalarType type = tensor.scalar_type();
   if (!(c10::isFloatingType(type) || c10::isComplexType(type)) || c10::isFloat8Type(type)) return {};
   const at::NoGradGuard no_grad;
@@ -29,45 +29,48 @@ bool same_on_all_ranks(OpKind kind, const std::string& backend) {
   return kind == OpKind::kAllReduce && backend == "native";
 }
 
-Status compare_outputs(Backend& backend, const GroupState& state, const char* call,
-                       std::span<const ByteSpan> outputs, const OpOptions& options) {
-  const std::uint64_t sequence = backend.sequence();
-  std::uint32_t own = 0;
-  for (const ByteSpan& output : outputs) own = base::crc32c(output, own);
-  std::vector<std::uint32_t> all(static_cast<std::size_t>(state.size()));
-  std::vector<ByteSpan> parts;
-  parts.reserve(all.size());
-  for (std::uint32_t& one : all) parts.push_back(std::as_writable_bytes(std::span(&one, 1)));
-  const ByteView input = std::as_bytes(std::span(&own, 1));
-  LOCKSTEP_TRY(backend.run({.kind = OpKind::kAllGather, .inputs = {&input, 1}, .outputs = parts}, options));
+Comparison::Comparison(const GroupState& state, const char* call, std::uint64_t sequence)
+    : group_(state.name()),
+      ranks_(state.ranks()),
+      at_(state.global_rank()),
+      call_(call),
+      sequence_(sequence),
+      all_(ranks_.size()) {}
 
+Call Comparison::exchange(std::span<const ByteSpan> outputs) {
+  for (const ByteSpan& output : outputs) own_ = base::crc32c(output, own_);
+  input_ = std::as_bytes(std::span(&own_, 1));
+  for (std::uint32_t& one : all_) outputs_.push_back(std::as_writable_bytes(std::span(&one, 1)));
+  return {.kind = OpKind::kAllGather, .inputs = {&input_, 1}, .outputs = outputs_};
+}
+
+Status Comparison::verdict() const {
   std::map<std::uint32_t, int> counts;
-  for (const std::uint32_t sum : all) ++counts[sum];
+  for (const std::uint32_t sum : all_) ++counts[sum];
   if (counts.size() == 1) return {};
-  std::uint32_t usual = all.front();  // that of the lowest rank, if as many have another
+  std::uint32_t usual = all_.front();  // that of the lowest rank, if as many have another
   for (const auto& [sum, count] : counts) {
     if (count > counts[usual]) usual = sum;
   }
   std::vector<Rank> odd;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] != usual) odd.emplace_back(state.ranks()[i]);
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (all_[i] != usual) odd.emplace_back(ranks_[i]);
   }
   std::sort(odd.begin(), odd.end());
-  const Rank at{state.global_rank()};
   return Status(
       Code::kInternal,
-      cat("rank ", at, ": ", call, " #", sequence, ": the result of rank ", base::ranks_text(odd),
+      cat("rank ", at_, ": ", call_, " #", sequence_, ": the result of rank ", base::ranks_text(odd),
           " has another checksum than that of most ranks, which have ", usual,
           ": bytes were changed on their way or in memory, or a thread wrote to a tensor meanwhile"),
       {.failure = Failure::kCorruptFrame,
-       .rank = at,
+       .rank = at_,
        .peer = odd.front(),
-       .op = call,
-       .sequence = sequence,
-       .group = state.name(),
+       .op = call_,
+       .sequence = sequence_,
+       .group = group_,
        .missing = odd});
 }
 
-std::string stack_text() { return cat("\nThe call, as a C++ stack:\n", c10::get_lazy_backtrace(1)->get()); }
+std::string text_of(const CallStack& stack) { return cat("\nThe call, as a C++ stack:\n", stack->get()); }
 
 }  // namespace lockstep::tensor

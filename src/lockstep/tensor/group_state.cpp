@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/errors.h"
 
@@ -23,6 +24,7 @@ GroupState::GroupState(Parts parts)
       global_rank_(parts.global_rank),
       watch_(parts.watch ? std::move(parts.watch)
                          : std::make_shared<GroupWatch>(DebugLevel::kOff, Duration{})),
+      fork_generation_(base::fork_generation()),
       backends_(std::move(parts.backends)) {
   for (const DeviceBackend& backend : backends_) names_.emplace_back(backend.device, backend.name);
 }
@@ -43,7 +45,17 @@ void GroupState::throw_closed(const char* call) const {
               Rank{global_rank_});
 }
 
+void GroupState::refuse_in_forked_child(const char* call) const {
+  if (base::fork_generation() == fork_generation_) return;
+  throw_error(Status::invalid(cat("rank ", global_rank_, ": ", call,
+                                  ": this process was forked after the group ", base::quoted(name_),
+                                  " was made, which is its parent's. Start a process of its own instead."),
+                              {.failure = Failure::kForked, .op = call, .group = name_}),
+              Rank{global_rank_});
+}
+
 std::shared_ptr<Backend> GroupState::backend(const char* call, c10::DeviceType device) const {
+  refuse_in_forked_child(call);
   {
     const MutexLock lock(mutex_);
     for (const DeviceBackend& entry : backends_) {
@@ -59,6 +71,7 @@ std::shared_ptr<Backend> GroupState::backend(const char* call, c10::DeviceType d
 }
 
 std::shared_ptr<Backend> GroupState::any_backend(const char* call) const {
+  refuse_in_forked_child(call);
   const MutexLock lock(mutex_);
   if (backends_.empty()) throw_closed(call);
   return backends_.front().backend;

@@ -5,6 +5,7 @@
 
 #include <c10/core/DeviceType.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,7 +52,8 @@ class GroupState {
   // The rank in the group of a global rank; -1 if that is no member.
   int group_rank_of(int global_rank) const;
 
-  // InvalidArgument if the group was destroyed, or has nothing for that device.
+  // InvalidArgument, in the name of `call`, if the group was destroyed, has nothing for that device, or was
+  // made before this process was forked.
   std::shared_ptr<Backend> backend(const char* call, c10::DeviceType device) const;
   // The first device's, for what moves no tensor.
   std::shared_ptr<Backend> any_backend(const char* call) const;
@@ -70,6 +72,7 @@ class GroupState {
 
  private:
   [[noreturn]] void throw_closed(const char* call) const;
+  void refuse_in_forked_child(const char* call) const;
 
   const std::string name_;
   const std::string description_;
@@ -79,6 +82,7 @@ class GroupState {
   const int rank_;
   const int global_rank_;
   const std::shared_ptr<GroupWatch> watch_;
+  const std::uint64_t fork_generation_;
   std::vector<std::pair<c10::DeviceType, std::string>> names_;
   mutable Mutex mutex_;
   std::vector<DeviceBackend> backends_ LOCKSTEP_GUARDED_BY(mutex_);  // empty once it is closed

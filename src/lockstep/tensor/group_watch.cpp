@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
@@ -11,6 +12,29 @@ namespace lockstep::tensor {
 namespace {
 
 constexpr Logger kLog("tensor");
+constexpr std::size_t kMostNamed = 3;
+
+using Waits = std::map<Rank, backend::Counters::Wait>;
+
+// "; it waited for rank 2 in 14 operations, 280 ms": whom it waited for longest since `before`. Empty:
+// nobody.
+std::string waits_text(const Waits& before, const Waits& now) {
+  std::vector<std::pair<Rank, backend::Counters::Wait>> since;
+  for (const auto& [rank, wait] : now) {
+    const auto old = before.find(rank);
+    const backend::Counters::Wait base = old == before.end() ? backend::Counters::Wait{} : old->second;
+    if (wait.operations > base.operations)
+      since.push_back({rank, {wait.operations - base.operations, wait.lost - base.lost}});
+  }
+  std::stable_sort(since.begin(), since.end(),
+                   [](const auto& a, const auto& b) { return a.second.lost > b.second.lost; });
+  if (since.size() > kMostNamed) since.resize(kMostNamed);
+  std::vector<std::string> parts;
+  parts.reserve(since.size());
+  for (const auto& [rank, wait] : since)
+    parts.push_back(cat("for rank ", rank, " in ", wait.operations, " operations, ", wait.lost));
+  return parts.empty() ? std::string() : cat("; it waited ", base::join(parts, ", "));
+}
 
 }  // namespace
 
@@ -74,6 +98,7 @@ std::string GroupWatch::summarize(const OperationEvent& ended, const backend::Co
                          said.bytes, " in ", took, ", ", said.time, " in them, of which ",
                          counted.slept - said.counted_before.slept, " waiting for other ranks; ", staged,
                          " staged; the longest was ", said.longest, " with ", said.longest_time);
+  line += waits_text(said.counted_before.waits, counted.waits);
   if (said.failed > 0) line += cat("; ", said.failed, " failed");
   return line + ".";
 }

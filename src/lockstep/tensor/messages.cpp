@@ -71,7 +71,8 @@ class Message {
       Watched::complete_with(watched, *work);
       watched->returned({}, work->sequence());
     }
-    return WorkHandle(std::make_shared<WorkHandle::State>(std::move(work), buffers, op_.state()));
+    return WorkHandle(
+        std::make_shared<WorkHandle::State>(std::move(work), buffers, op_.state(), op_.stack()));
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/backend/held_call.h"
 #include "lockstep/base/log.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/default_group.h"
@@ -108,7 +109,7 @@ void Operation::throw_status(const Status& given) const {
   const bool nameless = given.code() == Code::kInvalid && given.failure() == Failure::kNone;
   const Status named = nameless ? given.with_prefix(cat("rank ", at, ": ")) : given;
   if (!in_detail()) throw_error(named, at);
-  throw_error(Status(named.code(), cat(named.message(), stack_text()), named.cause()), at);
+  throw_error(Status(named.code(), cat(named.message(), text_of(stack_here())), named.cause()), at);
 }
 
 void Operation::check_length(const char* argument, std::size_t length, std::size_t wanted) const {
@@ -205,41 +206,60 @@ void Operation::check_nan(Backend& backend) const {
   }
 }
 
-Status Operation::compare(Backend& backend, const Call& call, const OpOptions& options) const {
-  if (!in_detail() || !same_on_all_ranks(call.kind, state_->backend_name(device_))) return {};
-  return compare_outputs(backend, *state_, call_, call.outputs, options);
+bool Operation::compares(OpKind kind) const {
+  return in_detail() && !entries_.empty() && device_ == c10::DeviceType::CPU &&
+         same_on_all_ranks(kind, state_->backend_name(device_));
 }
 
-void Operation::run(Backend& backend, const Call& call, const OpOptions& options) {
+// A call, and then the comparison of what all ranks have.
+struct Operation::Compared {
+  Compared(const Operation& op, const Backend& backend, const Call& given, std::shared_ptr<const void> keep)
+      : held(given, std::move(keep)), comparison(*op.state_, op.call_, backend.sequence() + 1) {}
+  static Rounds rounds(const std::shared_ptr<Compared>& it) {
+    return {.calls = {[it]() -> Result<Call> { return it->held.call; },
+                      [it]() -> Result<Call> { return it->comparison.exchange(it->held.outputs); }},
+            .finish = [it] { return it->comparison.verdict(); }};
+  }
+  const backend::HeldCall held;
+  Comparison comparison;
+};
+
+template <typename Body>
+void Operation::run(Backend& backend, const Body& body) const {
   if (!Watched::wanted(*state_)) {
-    if (const Status status = backend.run(call, options); !status.ok()) throw_status(status);
+    if (const Status status = body(); !status.ok()) throw_status(status);
     return;
   }
   const auto all = tensors();
   Watched watched({.call = call_, .state = *state_, .backend = backend, .tensors = {all.data(), all.size()}});
-  Status status = backend.run(call, options);
-  const std::uint64_t sequence = backend.sequence();
-  if (status.ok()) status = compare(backend, call, options);
+  const std::uint64_t sequence = backend.sequence() + 1;
+  const Status status = body();
   watched.complete(status, sequence);
   watched.returned(status, sequence);
   if (!status.ok()) throw_status(status);
 }
 
-backend::WorkPtr Operation::start(Backend& backend, const Call& call, const OpOptions& options) {
-  if (!Watched::wanted(*state_)) return backend.start(call, options);
+template <typename Begin>
+backend::WorkPtr Operation::start(Backend& backend, const Begin& begin) const {
+  if (!Watched::wanted(*state_)) return begin();
   const auto all = tensors();
   const auto watched = std::make_shared<Watched>(WatchedCall{.call = call_,
                                                              .state = *state_,
                                                              .backend = backend,
                                                              .tensors = {all.data(), all.size()},
                                                              .async_op = true});
-  backend::WorkPtr work = backend.start(call, options);
+  backend::WorkPtr work = begin();
   Watched::complete_with(watched, *work);
   watched->returned({}, work->sequence());
-  if (in_detail() && work->wait().ok()) {
-    if (const Status same = compare(backend, call, options); !same.ok()) throw_status(same);
-  }
   return work;
+}
+
+WorkHandle Operation::handle_of(backend::WorkPtr work, std::shared_ptr<Buffers> buffers) const {
+  // What the backend refused at once is an error of this call, not of the operation.
+  const Status early = work->status();
+  if (early.code() == Code::kInvalid && early.failure() != Failure::kDesync) throw_status(early);
+  return WorkHandle(
+      std::make_shared<WorkHandle::State>(std::move(work), std::move(buffers), state_, stack()));
 }
 
 OpOptions Operation::options(const Issue& how) const {
@@ -293,21 +313,46 @@ WorkHandle Operation::issue(OpKind kind, int root, const Reduction& reduction, c
     call.inputs = {spans.inputs.data(), spans.inputs.size()};
     call.outputs = {spans.outputs.data(), spans.outputs.size()};
   };
-  if (!how.async_op) {
+  const bool compare = compares(kind);
+  auto* const starter = compare ? dynamic_cast<backend::RoundStarter*>(backend.get()) : nullptr;
+  if (!how.async_op || (compare && starter == nullptr)) {
     Buffers buffers;
     fill(buffers);
-    run(*backend, call, options);
+    run(*backend, [&] {
+      if (!compare) return backend->run(call, options);
+      const auto both = std::make_shared<Compared>(*this, *backend, call, nullptr);
+      return backend::run_rounds(*backend, Compared::rounds(both), options);
+    });
     buffers.finish();
     return {};
   }
   const auto buffers = std::make_shared<Buffers>();
   fill(*buffers);
   options.keep = buffers;
-  backend::WorkPtr work = start(*backend, call, options);
-  // What the backend refused at once is an error of this call, not of the operation.
-  const Status early = work->status();
-  if (early.code() == Code::kInvalid && early.failure() != Failure::kDesync) throw_status(early);
-  return WorkHandle(std::make_shared<WorkHandle::State>(std::move(work), buffers, state_));
+  backend::WorkPtr work = start(*backend, [&] {
+    if (!compare) return backend->start(call, options);
+    const auto both = std::make_shared<Compared>(*this, *backend, call, buffers);
+    options.keep = both;
+    return starter->start_rounds(Compared::rounds(both), options);
+  });
+  return handle_of(std::move(work), buffers);
+}
+
+WorkHandle Operation::issue_rounds(Rounds rounds, std::shared_ptr<const void> keep, const at::Tensor& written,
+                                   const Issue& how) {
+  const std::shared_ptr<Backend> backend = state_->backend(call_, device_);
+  check_nan(*backend);
+  OpOptions options = this->options(how);
+  options.keep = std::move(keep);
+  auto* const starter = dynamic_cast<backend::RoundStarter*>(backend.get());
+  if (!how.async_op || starter == nullptr) {
+    run(*backend, [&] { return backend::run_rounds(*backend, rounds, options); });
+    return {};
+  }
+  const auto buffers = std::make_shared<Buffers>();
+  buffers->note_written(written);
+  return handle_of(start(*backend, [&] { return starter->start_rounds(std::move(rounds), options); }),
+                   buffers);
 }
 
 }  // namespace lockstep::tensor

@@ -16,8 +16,10 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/backend/rounds.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/call.h"
+#include "lockstep/tensor/detail_checks.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/group_state.h"
 #include "lockstep/tensor/process_group.h"
@@ -93,9 +95,17 @@ class Operation {
   WorkHandle issue(OpKind kind, int root, const Reduction& reduction, const Issue& how);
   WorkHandle issue(OpKind kind, int root, const Issue& how) { return issue(kind, root, {}, how); }
   WorkHandle issue(OpKind kind, const Issue& how) { return issue(kind, 0, {}, how); }
+  // Several collectives as one operation, on what was named. `keep` keeps what they refer to, `written` is
+  // what they write. With a backend that has no rounds it is done when this returns, also with async_op.
+  WorkHandle issue_rounds(Rounds rounds, std::shared_ptr<const void> keep, const at::Tensor& written,
+                          const Issue& how);
 
   // Whether all that debugging can check is checked.
   bool in_detail() const { return state_->watch()->level() == DebugLevel::kDetail; }
+  // Whether all ranks' results of such an operation are to be compared.
+  bool compares(OpKind kind) const;
+  // That of the call; nothing below detail.
+  CallStack stack() const { return in_detail() ? stack_here() : nullptr; }
   // At detail: throws for an input with NaN in it, and ends the group, so that nobody waits for this rank.
   void check_nan(Backend& backend) const;
   c10::SmallVector<const at::Tensor*, 8> tensors() const;
@@ -117,14 +127,16 @@ class Operation {
     std::span<const std::int64_t> parts = {};
   };
   struct Spans;
+  struct Compared;
 
   void add(const at::Tensor& tensor, Argument argument, Role role);
   void lay_out(Buffers& buffers, Spans& spans) const;
-  // Backend::run() and start(), watched.
-  void run(Backend& backend, const Call& call, const OpOptions& options);
-  backend::WorkPtr start(Backend& backend, const Call& call, const OpOptions& options);
-  // At detail: that all ranks have the same, where they must.
-  Status compare(Backend& backend, const Call& call, const OpOptions& options) const;
+  // Backend::run() and start(), or the like, watched.
+  template <typename Body>
+  void run(Backend& backend, const Body& body) const;
+  template <typename Begin>
+  backend::WorkPtr start(Backend& backend, const Begin& begin) const;
+  WorkHandle handle_of(backend::WorkPtr work, std::shared_ptr<Buffers> buffers) const;
   [[noreturn]] void throw_refused(const std::string& what) const;
 
   const char* const call_;

@@ -89,7 +89,7 @@ std::optional<std::pair<std::size_t, std::size_t>> find_overlap(
   };
   std::vector<Range> ranges;  // by their first byte
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i]->numel() == 0) continue;
+    if (tensors[i]->numel() == 0 || tensors[i]->is_meta()) continue;
     const auto [begin, end] = range_of(*tensors[i]);
     ranges.push_back({begin, end, i});
   }

@@ -4,14 +4,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <iostream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/backend/native/world_test_support.h"
+#include "lockstep/tensor/functional.h"
 #include "lockstep/tensor/init.h"
 #include "lockstep/tensor/messages.h"
+#include "lockstep/tensor/objects.h"
+#include "lockstep/tensor/resident.h"
 #include "lockstep/tensor/tensor_test_support.h"
 
 namespace lockstep::tensor {
@@ -28,13 +34,98 @@ void expect_sum(const ProcessGroup& group, double sum) {
   EXPECT_TRUE(all_equal(tensor, sum)) << tensor;
 }
 
+// A call of each kind, by its name.
+struct NamedCall {
+  const char* name;
+  std::function<void(const ProcessGroup& group)> call;
+};
+const std::vector<NamedCall>& calls_of_every_kind() {
+  static const at::Tensor t = at::ones({2});
+  static std::vector<std::string> texts(2);
+  static const std::vector<NamedCall> all = {
+      {"all_reduce", [](const auto& group) { all_reduce(t, {.group = group}); }},
+      {"all_reduce", [](const auto& group) { all_reduce(t, {.group = group, .async_op = true}); }},
+      {"all_reduce", [](const auto& group) { all_reduce(at::ones({2}).to_sparse(), {.group = group}); }},
+      {"broadcast", [](const auto& group) { broadcast(t, {.group_src = 0, .group = group}); }},
+      {"all_gather",
+       [](const auto& group) {
+         all_gather({t.clone(), t.clone()}, t, {.group = group});
+       }},
+      {"barrier", [](const auto& group) { barrier({.group = group}); }},
+      {"monitored_barrier", [](const auto& group) { monitored_barrier({.group = group}); }},
+      {"send", [](const auto& group) { send(t, {.group_dst = 1 - get_rank(), .group = group}); }},
+      {"recv", [](const auto& group) { recv(t, {.group = group}); }},
+      {"isend", [](const auto& group) { isend(t, {.group_dst = 0, .group = group}).wait(); }},
+      {"irecv", [](const auto& group) { irecv(t, {.group_src = 0, .group = group}).wait(); }},
+      {"batch_isend_irecv",
+       [](const auto& group) { batch_isend_irecv({P2POp::irecv(t, {.group = group})}).at(0).wait(); }},
+      {"all_gather_object",
+       [](const auto& group) { all_gather_object(texts, std::string("x"), {.group = group}); }},
+      {"broadcast_object_list", [](const auto& group) { broadcast_object_list(texts, {.group = group}); }},
+      {"all_reduce", [](const auto& group) { functional::all_reduce(t, {.group = group}); }}};
+  return all;
+}
+
 TEST(Init, NothingWorksBeforeIt) {
-  EXPECT_FALSE(is_initialized());
-  expect_error([] { get_rank(); }, {"get_rank", "init_process_group()"});
-  expect_error([] { all_reduce(at::Tensor()); }, {"all_reduce", "init_process_group()"});
-  expect_error([] { barrier(); }, {"barrier"});
-  expect_error([] { destroy_process_group(); }, {"destroy_process_group"});
-  expect_error([] { new_group({0}); }, {"new_group"});
+  EXPECT_OK(ProcessWorld{1}.run([](const SpawnedRank&) {
+    EXPECT_FALSE(is_initialized());
+    expect_error([] { get_rank(); }, {"get_rank", "init_process_group()"});
+    expect_error([] { all_reduce(at::Tensor()); }, {"all_reduce", "init_process_group()"});
+    expect_error([] { destroy_process_group(); }, {"destroy_process_group"});
+    expect_error([] { new_group({0}); }, {"new_group", "init_process_group()"});
+    expect_error([] { empty_resident({2}); }, {"empty_resident", "init_process_group()"});
+    for (const NamedCall& named : calls_of_every_kind()) {
+      SCOPED_TRACE(named.name);
+      if (named.name != std::string("send"))  // which asks for its own rank, to name a peer
+        expect_error([&] { named.call({}); }, {named.name, "init_process_group()"});
+    }
+  }));
+}
+
+TEST(Init, NothingWorksAfterDestroy) {
+  run_world(2, [](int rank) {
+    const std::string at = "rank " + std::to_string(rank) + ": ";
+    const ProcessGroup group = new_group();
+    const ProcessGroup lives = new_group();
+    destroy_process_group(group);
+    for (const NamedCall& named : calls_of_every_kind()) {
+      SCOPED_TRACE(named.name);
+      expect_error([&] { named.call(group); }, {at, named.name, "was destroyed"});
+    }
+    expect_sum(lives, 3);
+    expect_sum({}, 3);
+    const ProcessGroup world(ProcessGroup().state("test"));
+    destroy_process_group();
+    EXPECT_FALSE(is_initialized());
+    for (const ProcessGroup& gone : {world, lives})
+      expect_error([&] { barrier({.group = gone}); }, {at, "barrier", "was destroyed"});
+    expect_error([] { barrier(); }, {"barrier", "init_process_group()"});
+    expect_error([] { new_group({0}); }, {"new_group", "init_process_group()"});
+    expect_error([] { destroy_process_group(); }, {"destroy_process_group"});
+  });
+}
+
+TEST(Init, OfTwoThreadsOneIsRefused) {
+  EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
+    std::atomic<int> refused = 0;
+    std::atomic<int> joined = 0;
+    const auto join = [&] {
+      try {
+        (void)std::make_unique<WorldHandle>(init_process_group({.environment = rank.environment})).release();
+        ++joined;
+      } catch (const InvalidArgument& error) {
+        EXPECT_THAT(error.what(), HasSubstr("init_process_group: this process is "));
+        ++refused;
+      }
+    };
+    std::thread other(join);
+    join();
+    other.join();
+    EXPECT_EQ(joined, 1);
+    EXPECT_EQ(refused, 1);
+    expect_sum({}, 3);
+    destroy_process_group();
+  }));
 }
 
 TEST(Init, AWorldOfOneNeedsNobody) {
@@ -268,21 +359,33 @@ TEST(Groups, OfTwoThreadsWithoutNamesAreRefused) {
 }
 
 TEST(Groups, BelongToTheProcessThatMadeThem) {
-  run_world(2, [](int) {
+  run_world(2, [](int rank) {
     barrier();
+    const ProcessGroup group = new_group();
+    const at::Tensor t = at::ones({2});
     const pid_t child = ::fork();
     if (child == 0) {
-      int code = 1;
-      try {
-        barrier();
-      } catch (const InvalidArgument& error) {
-        if (error.failure() == Failure::kForked) code = 0;
+      int wrong = 0;
+      for (const NamedCall& named : calls_of_every_kind()) {
+        try {
+          named.call(group);
+          ++wrong;
+        } catch (const InvalidArgument& error) {
+          const std::string text = error.what();
+          const bool told = error.failure() == Failure::kForked &&
+                            text.find(cat("rank ", rank, ": ", named.name, ": this process was forked")) !=
+                                std::string::npos;
+          if (told) continue;
+          std::cerr << named.name << ": " << text << "\n";
+          ++wrong;
+        }
       }
-      ::_exit(code);
+      ::_exit(wrong);
     }
     int status = -1;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
+    expect_sum(group, 3);
     expect_sum({}, 3);
   });
 }

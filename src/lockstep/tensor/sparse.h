@@ -8,8 +8,9 @@
 
 namespace lockstep::tensor {
 
-// `tensor` becomes the sum over all ranks, coalesced. Three all_gathers: what each rank has, its indices, its
-// values; then every rank adds them in rank order, so that the bits are the same everywhere.
-void all_reduce_sparse(Operation& op, const at::Tensor& tensor, const ReduceOptions& options);
+// `tensor` becomes the sum over all ranks, coalesced. Three all_gathers, as rounds of one operation: what
+// each rank has, its indices, its values; then every rank adds them in rank order, so that the bits are the
+// same everywhere.
+WorkHandle all_reduce_sparse(Operation& op, const at::Tensor& tensor, const ReduceOptions& options);
 
 }  // namespace lockstep::tensor

@@ -1,33 +1,64 @@
 #include "lockstep/tensor/work_handle.h"
 
+#include <ATen/ThreadLocalState.h>
+
 #include <utility>
 
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/work_state.h"
 
 namespace lockstep::tensor {
 
-WorkHandle::State::State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers,
-                         std::shared_ptr<GroupState> group)
-    : work_(std::move(work)), buffers_(std::move(buffers)), group_(std::move(group)) {}
+namespace {
 
-void WorkHandle::State::finish(const Status& status) {
-  if (status.ok()) std::call_once(finished_, [this] { buffers_->finish(); });
+constexpr Logger kLog("tensor");
+
+// Also where nobody waits for the operation. The state of this thread is taken along: what was made in
+// inference mode is written in it.
+void finish_when_complete(backend::Work& work, const std::shared_ptr<Buffers>& buffers) {
+  work.on_complete([buffers, here = at::ThreadLocalState()](const Status& status) {
+    if (!status.ok()) return;
+    const at::ThreadLocalStateGuard there(here);
+    try {
+      buffers->finish();
+    } catch (const std::exception& error) {
+      // Whoever waits tries again, and is told.
+      kLog.warn(cat("an output that is not contiguous cannot be written: ", error.what()));
+    }
+  });
+}
+
+}  // namespace
+
+WorkHandle::State::State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers,
+                         std::shared_ptr<GroupState> group, CallStack stack)
+    : work_(std::move(work)),
+      buffers_(std::move(buffers)),
+      group_(std::move(group)),
+      stack_(std::move(stack)) {
+  if (buffers_->has_staged_outputs()) finish_when_complete(*work_, buffers_);
+}
+
+Status WorkHandle::State::with_stack(const Status& status) const {
+  if (status.ok() || !stack_) return status;
+  return {status.code(), cat(status.message(), text_of(stack_)), status.cause()};
 }
 
 Status WorkHandle::State::wait(std::optional<Deadline> deadline) {
-  Status status = work_->wait(deadline);
-  finish(status);
-  return status;
+  const Status status = work_->wait(deadline);
+  if (status.ok()) buffers_->finish();
+  return with_stack(status);
 }
 
 bool WorkHandle::State::is_completed() {
   if (!work_->is_completed()) return false;
-  finish(work_->status());
+  if (work_->status().ok()) buffers_->finish();
   return true;
 }
 
-Status WorkHandle::State::status() { return is_completed() ? work_->status() : Status(); }
+Status WorkHandle::State::status() { return is_completed() ? with_stack(work_->status()) : Status(); }
 
 int WorkHandle::State::source_rank() const {
   const std::optional<Rank> source = work_->source();

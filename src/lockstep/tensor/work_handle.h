@@ -3,9 +3,9 @@
 // That of an operation that was not asynchronous, or that did nothing because this rank is no member, is
 // complete and has nothing to wait for. (Its namesake below, backend::Work, gives a Status and knows bytes.)
 //
-// Ownership: it and the operation keep the tensors. Letting go of it never waits and stops nothing.
-// An output that is not contiguous is written when the handle first sees that the operation is complete: by
-// wait(), or by is_completed(). A handle that is let go of before leaves such an output as it was.
+// Ownership: it and the operation keep the tensors. Letting go of it never waits and stops nothing: what the
+// operation writes is written all the same. An output that is not contiguous is written when the operation is
+// complete, by a thread of the group or by the one that waits; wait() and is_completed() return after that.
 // Thread safety: any thread; copies are the same work.
 #pragma once
 

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/detail_checks.h"
 #include "lockstep/tensor/group_state.h"
 #include "lockstep/tensor/work_handle.h"
 
@@ -14,9 +14,12 @@ namespace lockstep::tensor {
 
 class WorkHandle::State {
  public:
-  // `buffers` are shared with the operation, which uses their bytes.
-  State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers, std::shared_ptr<GroupState> group);
+  // `buffers` are shared with the operation, which uses their bytes. `stack` is that of the call, for its
+  // error; nothing below debug level detail.
+  State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers, std::shared_ptr<GroupState> group,
+        CallStack stack);
 
+  // Its results, and status(), have the stack behind their errors.
   Status wait(std::optional<Deadline> deadline);
   bool is_completed();
   Status status();
@@ -26,13 +29,12 @@ class WorkHandle::State {
   Rank at() const { return Rank{group_->global_rank()}; }
 
  private:
-  // Once it is complete: writes what was staged, if it ended well.
-  void finish(const Status& status);
+  Status with_stack(const Status& status) const;
 
   const backend::WorkPtr work_;
   const std::shared_ptr<Buffers> buffers_;
   const std::shared_ptr<GroupState> group_;  // shared: says who is who, also after it was destroyed
-  std::once_flag finished_;
+  const CallStack stack_;
 };
 
 }  // namespace lockstep::tensor

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "lockstep/backend/operations.h"
+#include "lockstep/tensor/messages.h"
+#include "lockstep/tensor/tensor_test_support.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::tensor {
@@ -43,6 +45,37 @@ class Bare final : public c10d::Backend {
  public:
   Bare() : c10d::Backend(0, 2) {}
   const std::string getBackendName() const override { return "bare"; }
+};
+
+// Notes what it is given.
+class Noting final : public c10d::Backend {
+ public:
+  Noting(int rank, int size, std::vector<std::string>& notes)
+      : c10d::Backend(rank, size), fake_(FakeProcessGroup::_create_internal(rank, size)), notes_(notes) {}
+  const std::string getBackendName() const override { return "noting"; }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    note("allreduce", tensors);
+    return fake_->allreduce(tensors, options);
+  }
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override {
+    note("broadcast", tensors);
+    return fake_->broadcast(tensors, options);
+  }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override {
+    note("send", tensors);
+    return fake_->send(tensors, peer, tag);
+  }
+
+ private:
+  void note(const char* call, const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors)
+      notes_.push_back(cat(call, " ", tensor.numel(), " ", c10::toString(tensor.scalar_type()), " ",
+                           tensor.device().str()));
+  }
+  const c10::intrusive_ptr<FakeProcessGroup> fake_;
+  std::vector<std::string>& notes_;
 };
 
 struct Bytes {
@@ -168,6 +201,46 @@ TEST(Borrowed, AbortEndsTheGroup) {
   const auto group = fake_group(0, 2);
   group->abort(Status::aborted("enough"));
   EXPECT_THAT(barrier(*group), StatusIs(Code::kAborted, HasSubstr("rank 10 said: enough")));
+}
+
+TEST(Borrowed, TakesTensorsOfAnotherDevice) {
+  EXPECT_OK(testing::ProcessWorld(2).run([](const SpawnedRank& rank) {
+    std::vector<std::string> notes;
+    const MakeBorrowed make = [&notes](const GroupPlan& plan) {
+      return c10::make_intrusive<Noting>(plan.rank.value, static_cast<int>(plan.members.size()), notes);
+    };
+    const auto world = init_process_group(
+        {.backend = "cpu:native,meta:theirs",
+         .debug = {.level = DebugLevel::kDetail},
+         .backends = {{"theirs", borrowed_backend(make, {.device = c10::DeviceType::Meta})}},
+         .environment = rank.environment});
+    const at::TensorOptions meta(at::kMeta);
+    const at::Tensor tensor = at::empty({4, 2}, meta.dtype(at::kHalf));
+    all_reduce(tensor);
+    all_reduce(tensor.select(1, 0), {.async_op = true}).wait();
+    all_reduce_coalesced({at::empty({3}, meta), at::empty({5}, meta)});
+    broadcast(at::empty({3}, meta.dtype(at::kInt)), {.src = 0, .async_op = true}).wait();
+    isend(tensor, {.dst = 1 - rank.rank.value}).wait();
+    EXPECT_THAT(notes, ::testing::ElementsAre("allreduce 8 Half meta", "allreduce 4 Half meta",
+                                              "allreduce 3 Float meta", "allreduce 5 Float meta",
+                                              "broadcast 12 Byte meta", "send 16 Byte meta"));
+    // What it lacks, and what is mixed, is said; the group lives on.
+    expect_error<Unsupported>(
+        [&] {
+          all_gather({tensor.clone(), tensor.clone()}, tensor);
+        },
+        {"Backend noting does not support"});
+    expect_error(
+        [&] {
+          all_reduce_coalesced({at::ones({2}), at::empty({2}, meta)});
+        },
+        {"tensors[1] is on meta", "tensors[0] is on cpu"});
+    expect_error([&] { send(tensor, {.dst = 1 - rank.rank.value, .tag = std::uint64_t{1} << 40}); }, {"tag"});
+    all_reduce(tensor);
+    const at::Tensor sum = at::ones({2});
+    all_reduce(sum);
+    EXPECT_TRUE(all_equal(sum, 2));
+  }));
 }
 
 TEST(Borrowed, AnObjectOfAnotherGroupIsRefused) {
