@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Runs clang-tidy on the C++ files that changed.
 
-    tools/tidy.py [--build build/fuzz] [--seconds 300] [--all]
+    tools/tidy.py [--build build/fuzz] [--torch build/release] [--seconds 300] [--all]
+
+The commands are those of --build, which clang has made. It has no torch: TORCH_FOLDERS are read if --torch names a build
+that has it, whatever its compiler.
 
 What changed: against the merge base with origin/main; where that is HEAD itself, against HEAD~1; in a repository with
 one commit, everything. Uncommitted files count. A header that changed brings the sources of its folder that include
@@ -23,6 +26,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIDY = "clang-tidy-16"
+CLANG = "clang++-16"
+TORCH_FOLDERS = ("src/lockstep/tensor/",)
 # A test may look at what it moved from, and need not be fast.
 TEST_CHECKS = "-bugprone-use-after-move,-performance-*"
 
@@ -46,13 +51,32 @@ def changed_files():
 
 
 def compile_commands(build):
-    """{path relative to ROOT: arguments} for our own sources."""
+    """{path relative to ROOT: (folder, arguments for clang)} for our own sources."""
     commands = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"])
         if path.is_relative_to(ROOT) and not path.is_relative_to(build):
-            commands[path.relative_to(ROOT).as_posix()] = (entry["directory"], shlex.split(entry["command"]))
+            commands[path.relative_to(ROOT).as_posix()] = (entry["directory"], for_clang(entry["command"]))
     return commands
+
+
+def for_clang(command):
+    """The arguments alone, without what another compiler has made or understands alone."""
+    words = shlex.split(command)
+    # The launcher (ccache and its environment) and the compiler go.
+    start = next(i for i, word in enumerate(words) if re.search(r"(^|/)(clang|g|c)\+\+(-\d+)?$", word))
+    arguments = ["-Qunused-arguments", "-Wno-unknown-warning-option"]
+    rest = iter(words[start + 1:])
+    for word in rest:
+        if word == "-o":
+            next(rest)
+        elif word == "-include":
+            header = next(rest)
+            if not header.endswith("cmake_pch.hxx"):
+                arguments += [word, header]
+        elif word not in ("-c", "-Winvalid-pch", "-Werror"):
+            arguments.append(word)
+    return arguments
 
 
 def includes(path):
@@ -70,18 +94,13 @@ def select(commands, changed):
 
 def key(directory, arguments):
     """A hash of all that clang-tidy would read: the preprocessed file with its comments, and the configuration."""
-    # The launcher (ccache and its environment) goes: what stands before the compiler.
-    start = next(i for i, word in enumerate(arguments) if re.search(r"clang\+\+(-\d+)?$", word))
-    command = [word for word in arguments[start:] if word not in ("-c",)]
-    output = command.index("-o")
-    del command[output:output + 2]
-    done = subprocess.run([*command, "-E", "-C", "-P"], cwd=directory, capture_output=True, check=False)
+    done = subprocess.run([CLANG, *arguments, "-E", "-C", "-P"], cwd=directory, capture_output=True, check=False)
     digest = hashlib.sha256(done.stdout)
     digest.update((ROOT / ".clang-tidy").read_bytes())
     return digest.hexdigest() if done.returncode == 0 else None
 
 
-def tidy(path, command, build, cache, deadline):
+def tidy(path, command, cache, deadline):
     """Returns (verdict, text); the verdict is "clean", "cached", "late" or "bad"."""
     if time.monotonic() > deadline:
         return "late", ""
@@ -90,8 +109,9 @@ def tidy(path, command, build, cache, deadline):
         return "cached", ""
     is_test = path.endswith("_test.cpp") or path.startswith(("tests/", "src/lockstep/testing/"))
     relaxed = [f"--checks={TEST_CHECKS}"] if is_test else []
-    done = subprocess.run([TIDY, "--quiet", "-p", build, *relaxed, ROOT / path],
-                          capture_output=True, text=True, check=False)
+    directory, arguments = command
+    done = subprocess.run([TIDY, "--quiet", *relaxed, ROOT / path, "--", *arguments],
+                          cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return "bad", done.stdout + done.stderr
     if stamp:
@@ -102,6 +122,7 @@ def tidy(path, command, build, cache, deadline):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build/fuzz")
+    parser.add_argument("--torch")
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
@@ -110,11 +131,14 @@ def main():
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lockstep-tidy"
     cache.mkdir(parents=True, exist_ok=True)
     commands = compile_commands(build)
+    if options.torch:
+        commands |= {path: command for path, command in compile_commands(ROOT / options.torch).items()
+                     if path.startswith(TORCH_FOLDERS)}
     files = select(commands, None if options.all else changed_files())
     deadline = time.monotonic() + options.seconds
     counts = {"clean": 0, "cached": 0, "late": 0, "bad": 0}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for verdict, text in pool.map(lambda f: tidy(f, commands[f], build, cache, deadline), files):
+        for verdict, text in pool.map(lambda f: tidy(f, commands[f], cache, deadline), files):
             counts[verdict] += 1
             if text:
                 print(re.sub(r"^\d+ warnings generated\.\n", "", text, flags=re.MULTILINE), flush=True)
