@@ -127,28 +127,48 @@ class Death(Case):
 
 
 class DeathWhileJoining(Case):
-    """F1 before there is a world: whoever has not arrived, or died alone on its host, is missing, and that takes the
-    join's own timeout."""
+    """F1 before there is a world: all hear who died, those too that arrive later. Only a rank that had not arrived itself is
+    missing, and that takes the join's own timeout."""
 
     row, name, cost = "F1", "kill_join", 4
+    TIMEOUT = 2
+    TICK = 0.01  # of the clock by which a rank tells whether it had begun when the round failed
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
         plan.fault, plan.step, plan.delay_us = "kill", -1, rng.randrange(0, 60000)
-        plan.variables = {"LOCKSTEP_TIMEOUT": "2"}
-        plan.bound = 4.0
+        plan.variables = {"LOCKSTEP_TIMEOUT": str(self.TIMEOUT)}
+        plan.bound = 1.0
 
     def rule(self, plan, outcome):
         complaints = []
-        for rank in plan.survivors():
-            failure = outcome.event(rank, "failed")
-            names = failure and (failure["peer"] in plan.victims or failure["missing"] == plan.victims)
-            typed = names and failure["failure"] in ("peer_died", "missing_ranks")
-            # Nobody sees the death of a rank that is alone on its host: the key that it did not set is named.
-            alone = sum(plan.host_of(other) == plan.host_of(plan.victims[0]) for other in range(plan.world)) == 1
-            if not typed and not (alone and failure and f'/{plan.victims[0]}"' in failure["message"]):
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        failures = {rank: outcome.event(rank, "failed") for rank in plan.survivors()}
+        heard = [failure["at"] / 1e9 for failure in failures.values() if failure and failure["failure"] == "peer_died"]
+        for rank, failure in failures.items():
+            if not failure:
+                complaints.append(f"rank {rank} has met no error")
+            elif failure["failure"] == "peer_died":
+                if failure["peer"] not in plan.victims:
+                    complaints.append(f"rank {rank}: {said(failure)}")
+            elif failure["failure"] != "missing_ranks" or not set(plan.victims) <= set(failure["missing"]):
+                complaints.append(f"rank {rank}: {said(failure)}")
+            # A process that is started after the others have heard it is one of the next attempt.
+            elif heard and outcome.began[rank] < min(heard) - self.TICK:
+                complaints.append(f"rank {rank} came late and did not hear what the others have heard: {said(failure)}")
         return complaints
+
+    def latency(self, plan, outcome):
+        """From when a rank could hear it: the death, or its own arrival; or the end of its own timeout."""
+        times = []
+        for rank in plan.survivors():
+            failure, joining = outcome.event(rank, "failed"), outcome.event(rank, "joining")
+            if not failure or not joining or not outcome.injected:
+                continue
+            since = max(outcome.injected, joining["at"] / 1e9)
+            if failure["failure"] == "missing_ranks":
+                since = joining["at"] / 1e9 + float(plan.variables["LOCKSTEP_TIMEOUT"])
+            times.append(max(0, failure["at"] / 1e9 - since))
+        return max(times, default=None)
 
 
 class DeathWhileLeaving(Case):

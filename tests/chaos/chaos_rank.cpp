@@ -4,8 +4,8 @@
 //   chaos_rank --seed N --steps N --fault NAME --victims R,R --step N --delay-us N --stall-ms N --timeout-ms
 //   N
 //
-// Events: joined, inject, failed (a status; "phase" says where), again (the error of one more operation),
-// wrong, finished, left, end (what this process still holds).
+// Events: joining, joined, inject, failed (a status; "phase" says where), again (the error of one more
+// operation), wrong, finished, left, end (what this process still holds).
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -84,6 +84,7 @@ class RankProgram {
   }
 
   void play() {
+    report("joining");
     auto joined = World::join({.timeout = plan_.timeout,
                                .stall_after = plan_.stall_after,
                                .without_shared_memory = plan_.without_shared_memory},

@@ -56,6 +56,7 @@ class RankProcess:
             RANK=str(rank), WORLD_SIZE=str(plan.world), LOCKSTEP_STORE=store.address, LOCKSTEP_JOB_ID="chaos",
             LOCKSTEP_SECRET_FILE=store.secret,
             **{"LOCKSTEP_TIMEOUT": str(within(JOIN_SECONDS)), **plan.variables})
+        self.began = time.monotonic()
         self.process = subprocess.Popen(
             [*place.prefix(plan.host_of(rank)), program, *words, *plan.options], env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -92,6 +93,7 @@ class Outcome:
     events: list  # by rank
     errors: list  # what each wrote to stderr
     statuses: list  # exit statuses, as subprocess gives them
+    began: list  # when each process was started, on the monotonic clock
     injected: float = 0  # seconds on the monotonic clock; 0 if it never happened
     hang: bool = False
     leaks: list = dataclasses.field(default_factory=list)
@@ -201,7 +203,7 @@ def run(plan, program, place, cgroup=None):
         in_time = listen(ranks, conductor, limit)
         took = time.monotonic() - (conductor.injected or conductor.joined_at or began)
         outcome = Outcome([rank.events for rank in ranks], [rank.errors.decode(errors="replace") for rank in ranks], [],
-                          conductor.injected, not in_time, took=took)
+                          [rank.began for rank in ranks], conductor.injected, not in_time, took=took)
         if conductor.joined_at:
             outcome.started = conductor.joined_at - began
     finally:

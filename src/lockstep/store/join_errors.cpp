@@ -64,6 +64,12 @@ Status died_while_joining(const Member& member) {
                               about(Failure::kPeerDied, member));
 }
 
+Status died_in_set_up(const Member& member) {
+  return Status::disconnected(cat("rank ", member.rank, " died while the world was being made (host ",
+                                  member.host.name, ", pid ", member.pid, ")"),
+                              about(Failure::kPeerDied, member));
+}
+
 Status missing(const std::vector<Rank>& missing, const std::vector<Rank>& present, WorldSize size,
                Duration after) {
   Cause cause{.failure = Failure::kMissingRanks,

@@ -20,6 +20,8 @@ Status compare(const MemberRecord& one, const MemberRecord& other);
 Status rank_beyond_world(const MemberRecord& record);
 Status duplicate(const Member& first, const Member& second);
 Status died_while_joining(const Member& member);
+// After the join, when the ranks make their world.
+Status died_in_set_up(const Member& member);
 Status missing(const std::vector<Rank>& missing, const std::vector<Rank>& present, WorldSize size,
                Duration after);
 Status stale_epoch(const Member& member, std::uint64_t epoch, std::uint64_t newest);

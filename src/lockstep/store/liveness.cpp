@@ -1,7 +1,10 @@
 #include "lockstep/store/liveness.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -44,6 +47,16 @@ std::optional<std::uint64_t> process_start_time(int pid) {
   const auto stat = read_stat(pid);
   if (!stat || stat->ended) return std::nullopt;
   return stat->start_time;
+}
+
+std::uint64_t boot_ticks() {
+  timespec now{};
+  const long per_second = ::sysconf(_SC_CLK_TCK);
+  if (per_second <= 0 || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const auto rate = static_cast<std::uint64_t>(per_second);
+  constexpr std::uint64_t kNanos = 1'000'000'000;
+  return static_cast<std::uint64_t>(now.tv_sec) * rate +
+         static_cast<std::uint64_t>(now.tv_nsec) * rate / kNanos;
 }
 
 bool is_certainly_gone(const Member& member, const base::HostIdentity& here) {

@@ -15,6 +15,9 @@ namespace lockstep::store {
 // none) or /proc does not show it.
 std::optional<std::uint64_t> process_start_time(int pid);
 
+// Now, on the clock of process_start_time(). 0 if the kernel does not say.
+std::uint64_t boot_ticks();
+
 // True only if it is certain: same boot and same PID namespace, and no process with that pid and start time.
 // Of another host nothing is ever certain.
 bool is_certainly_gone(const Member& member, const base::HostIdentity& here);

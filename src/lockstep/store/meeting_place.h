@@ -16,6 +16,7 @@
 #include "lockstep/base/types.h"
 #include "lockstep/store/job_environment.h"
 #include "lockstep/store/store.h"
+#include "lockstep/store/wills.h"
 
 namespace lockstep::store {
 
@@ -29,6 +30,7 @@ struct MeetingPlace {
   std::unique_ptr<StoreService> service;  // only where this rank serves
   // Shared by the membership and by the user of the rendezvous.
   std::shared_ptr<Store> store;
+  Wills* wills = nullptr;                      // the store's, if it has any
   std::optional<Secret> secret;                // nothing if the place needs none
   std::optional<base::SocketAddress> address;  // the store's, where it has one
 };

@@ -7,9 +7,12 @@
 //   every
 //     rank reports. Whoever sees something wrong earlier, or gives up, writes the verdict in its place; the
 //     first one stands.
+// Where the store sees its clients end (wills.h) it writes the verdict for a rank that dies while it waits.
 // A round ends when its last member has left; then the next may begin on the same store. A round whose
-// members are certainly dead (killed, on this host) is history at once. Cost: 7 calls per rank, and the last
-// one reads n records in one more; the table names each host once.
+// members are certainly dead (killed, on this host) is history at once. A failed round belongs to the
+// processes that had begun when it failed, so that whoever comes late hears it and a job that is started
+// again does not. Cost: 7 calls per rank, and the last one reads n records in one more; the table names each
+// host once.
 //
 // Thread safety: join() from any thread; a Membership is used by one thread at a time.
 // Errors: kDuplicateRank, kWorldSizeMismatch, kMissingRanks, kVersionMismatch, kRejected (a newer epoch has
@@ -29,6 +32,7 @@
 #include "lockstep/store/member.h"
 #include "lockstep/store/round_keys.h"
 #include "lockstep/store/store.h"
+#include "lockstep/store/wills.h"
 
 namespace lockstep::store {
 
@@ -47,6 +51,8 @@ struct JoinRequest {
   StoreEnds store_ends = StoreEnds::kLater;
   // When this rank began to look for the others, for messages; default: when it joins.
   std::optional<base::TimePoint> since = {};
+  // The store's own, if it sees its clients end; lives as long as the store.
+  Wills* wills = nullptr;
   // How to tell that a member of an earlier round is dead. Default: is_certainly_gone, seen from self's host.
   std::function<bool(const Member&)> is_gone = {};
 };
@@ -65,6 +71,10 @@ class Membership {
   // The keys that belong to this world alone; they are deleted with it.
   const RoundKeys& keys() const { return keys_; }
 
+  // The world is made: from now on the end of this process is no failure of the join any more. Idempotent;
+  // leave() does it too.
+  void settle();
+
   enum class Left : std::uint8_t { kOthersRemain, kLast, kUnknown };
   // Gives the slot back; the last one to leave ends the round. The rank with which the store ends waits for
   // that. Takes at most 2 s, never fails loudly: if the store is gone there is nothing to give back
@@ -79,9 +89,11 @@ class Membership {
   const RoundKeys keys_;
   const Rank rank_;
   const StoreEnds store_ends_;
+  Wills* const wills_;
   const Members members_;
   const int pid_;  // of the process that joined; a forked child has no part in it
   std::optional<Left> left_;
+  bool settled_ = false;
 };
 
 }  // namespace lockstep::store

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <map>
 #include <set>
 #include <thread>
 
 #include "lockstep/base/handshake.h"
+#include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/liveness.h"
@@ -294,6 +296,103 @@ TEST_F(MembershipTest, WhoWaitsWithADeadFounderHearsThatItDied) {
   wait_for_arrivals(1, 1);
   clock_.advance(seconds(30));
   next.join();
+}
+
+// A founder that died while others wait; `start_time` is that of whoever comes afterwards.
+class LateRankTest : public MembershipTest {
+ protected:
+  void leave_dead_founder() {
+    MemberRecord dead = request(0, 3).self;
+    dead.version = base::kWireVersion;
+    dead.member.host.name = "dead";
+    ASSERT_OK(store_->set(keys_.founder(), write_member(dead)));
+    ASSERT_OK(store_->set(keys_.slot(Rank{0}), write_member(dead)));
+  }
+  const RoundKeys keys_{"default", 0, 0};
+};
+
+TEST_F(LateRankTest, HearsTheFailureThatTheOthersHearNow) {
+  leave_dead_founder();
+  std::thread waiting([this] { EXPECT_THAT(join(1, 3), FailureIs(Failure::kPeerDied)); });
+  wait_for_arrivals(1);
+  JoinRequest late = request(2, 3);
+  late.is_gone = [](const Member& member) { return member.host.name == "dead"; };
+  EXPECT_THAT(join(late), StatusIs(Code::kDisconnected, HasSubstr("rank 0 (host dead, pid 0) died while")));
+  waiting.join();
+  // Its next attempt is a new one.
+  std::thread next([&] { EXPECT_THAT(join(late), FailureIs(Failure::kMissingRanks)); });
+  wait_for_arrivals(1, 1);
+  clock_.advance(seconds(30));
+  next.join();
+}
+
+TEST_F(LateRankTest, HearsTheFailureThatTheOthersHaveHeardAndEndedBy) {
+  leave_dead_founder();
+  std::thread waiting([this] { EXPECT_THAT(join(1, 3), FailureIs(Failure::kPeerDied)); });
+  wait_for_arrivals(1);
+  ASSERT_OK(store_->compare_set(
+      keys_.verdict(), {},
+      write_verdict(Status::disconnected("rank 0 died", {.failure = Failure::kPeerDied}))));
+  waiting.join();
+  gone_ = {"dead", "node1"};
+  EXPECT_THAT(join(2, 3), StatusIs(Code::kDisconnected, HasSubstr("rank 0 died")));
+}
+
+TEST_F(LateRankTest, OfAJobThatWasStartedAgainIsInTheNextRound) {
+  leave_dead_founder();
+  ASSERT_OK(store_->set(keys_.verdict(),
+                        write_verdict(Status::disconnected("rank 0 died", {.failure = Failure::kPeerDied}))));
+  // Heard before this process began.
+  ASSERT_OK(store_->set(keys_.heard("boot"), bytes_of("1")));
+  gone_ = {"dead"};
+  for (const Joined& one : join_all(3)) {
+    ASSERT_OK(one);
+    EXPECT_EQ((*one)->keys().round(), 1U);
+  }
+}
+
+// Notes what it is told.
+class NotedWills final : public Wills {
+ public:
+  Status set_will(std::string_view key, ByteView value, When) override {
+    if (value.empty()) {
+      wills_.erase(std::string(key));
+    } else {
+      wills_[std::string(key)] = Buffer(value.begin(), value.end());
+    }
+    return {};
+  }
+  const std::map<std::string, Buffer>& wills() const { return wills_; }
+
+ private:
+  std::map<std::string, Buffer> wills_;
+};
+
+TEST_F(MembershipTest, AStoreThatSeesItsClientsEndIsToldWhatToSayUntilTheWorldIsMade) {
+  NotedWills wills;
+  JoinRequest first = request(0, 1);
+  first.wills = &wills;
+  Joined joined = join(first);
+  ASSERT_OK(joined);
+  const RoundKeys& keys = (*joined)->keys();
+  ASSERT_TRUE(wills.wills().contains(keys.verdict()));
+  ASSERT_TRUE(wills.wills().contains(keys.set_up_failed()));
+  EXPECT_THAT(base::parse_status(wills.wills().at(keys.set_up_failed())),
+              StatusIs(Code::kDisconnected,
+                       HasSubstr("rank 0 died while the world was being made (host node0, pid ")));
+  (*joined)->settle();
+  EXPECT_THAT(wills.wills(), IsEmpty());
+}
+
+TEST_F(MembershipTest, WhoGivesUpLeavesNoWill) {
+  NotedWills wills;
+  JoinRequest first = request(0, 2);
+  first.wills = &wills;
+  std::thread alone([&] { EXPECT_THAT(join(first), FailureIs(Failure::kMissingRanks)); });
+  wait_for_arrivals(1);
+  clock_.advance(seconds(30));
+  alone.join();
+  EXPECT_THAT(wills.wills(), IsEmpty());
 }
 
 TEST_F(MembershipTest, AStaleEpochIsRejectedAndTheJobGoesOn) {

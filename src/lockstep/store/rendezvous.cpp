@@ -39,6 +39,8 @@ class WorldSeat final : public Seat {
     if (membership_->leave() == Membership::Left::kLast && !file_.empty()) remove_finished_file(file_);
   }
 
+  void settle() override { membership_->settle(); }
+
  private:
   std::unique_ptr<StoreService> service_;
   std::unique_ptr<Membership> membership_;
@@ -184,6 +186,7 @@ Result<Rendezvous> join_at(MeetingPlace place, const Plan& plan, const Who& who,
   request.epoch = plan.job.epoch;
   request.since = deadline.at() - plan.timeout;
   request.store_ends = place.service ? StoreEnds::kWithThisRank : StoreEnds::kLater;
+  request.wills = place.wills;
   Rendezvous out;
   out.host = request.self.member.host;
   LOCKSTEP_ASSIGN(std::unique_ptr<Membership> membership,

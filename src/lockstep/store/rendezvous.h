@@ -79,6 +79,9 @@ struct RendezvousOptions {
 class Seat {
  public:
   virtual ~Seat() = default;
+  // The world is made: until then the end of this process is a failure of the join, which the others find
+  // under kSetUpFailed in their store, where that sees its clients end. Idempotent; leaving does it too.
+  virtual void settle() = 0;
 };
 
 struct Rendezvous {

@@ -43,6 +43,10 @@ std::optional<RoundKeys::Head> RoundKeys::parse_head(std::string_view value) {
 
 std::string RoundKeys::slot(Rank rank) const { return cat(prefix_, "member/", rank); }
 
+std::string RoundKeys::heard(std::string_view boot_id) const { return cat(prefix_, "heard/", boot_id); }
+
+std::string RoundKeys::set_up_failed() const { return cat(world(), "/", kSetUpFailed); }
+
 std::optional<Rank> RoundKeys::rank_of_slot(std::string_view key) const {
   const std::string start = prefix_ + "member/";
   if (!key.starts_with(start)) return std::nullopt;

@@ -12,6 +12,9 @@
 
 namespace lockstep::store {
 
+// Among the keys of a world: why it could not be made, as base::write_status gives it.
+inline constexpr std::string_view kSetUpFailed = "set_up/failed";
+
 class RoundKeys {
  public:
   RoundKeys(std::string_view job_id, std::uint64_t epoch, std::uint64_t round);
@@ -40,6 +43,8 @@ class RoundKeys {
   std::optional<Rank> rank_of_slot(std::string_view key) const;
   std::string arrived() const { return prefix_ + "arrived"; }
   std::string verdict() const { return prefix_ + "verdict"; }
+  // When a rank on that host heard that the round has failed, on the clock of process_start_time().
+  std::string heard(std::string_view boot_id) const;
   std::string seen() const { return prefix_ + "seen"; }
   std::string all_seen() const { return prefix_ + "all_seen"; }
   std::string left() const { return prefix_ + "left"; }
@@ -47,6 +52,9 @@ class RoundKeys {
   std::string secret() const { return prefix_ + "secret"; }
   // The prefix, without its slash, of the keys that the members use after the join.
   std::string world() const { return prefix_ + "world"; }
+
+  // Why that world could not be made: kSetUpFailed, seen from outside of its namespace.
+  std::string set_up_failed() const;
 
   // True for a key that nobody needs once this round is closed: those of this round but its two tombstones,
   // and everything of the job's earlier rounds.

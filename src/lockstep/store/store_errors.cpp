@@ -1,6 +1,7 @@
 #include "lockstep/store/store_errors.h"
 
 #include "lockstep/base/text.h"
+#include "lockstep/store/wills.h"
 
 namespace lockstep::store {
 
@@ -30,6 +31,13 @@ Status check_value_size(std::string_view key, std::size_t size) {
   return Status::invalid(cat("the value of ", quoted(key), " would have ", Bytes(size), " (", size,
                              " bytes); the limit is ", Bytes(kMaxValueSize)),
                          {.failure = Failure::kLimitExceeded});
+}
+
+Status check_will_size(std::string_view key, std::size_t size) {
+  if (size <= kMaxWillSize) return {};
+  return Status::invalid(
+      cat("the will for ", quoted(key), " has ", size, " bytes; the limit is ", kMaxWillSize),
+      {.failure = Failure::kLimitExceeded});
 }
 
 Status check_barrier(std::string_view key, std::int64_t size) {
@@ -73,6 +81,12 @@ Status queue_is_empty(std::string_view store, std::string_view queue) {
 
 Status out_of_memory(std::string_view what) {
   return Status::internal(cat("out of memory: ", what), {.failure = Failure::kNoMemory});
+}
+
+Status too_many_wills(std::string_view key) {
+  return Status::invalid(
+      cat("the will for ", quoted(key), " is one too many; a connection may have ", kMaxWills),
+      {.failure = Failure::kLimitExceeded});
 }
 
 std::string BarrierRound::key_of(std::string_view barrier) const { return cat(barrier, "/", number); }

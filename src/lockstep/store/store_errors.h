@@ -19,6 +19,7 @@ namespace lockstep::store {
 Status check_key(std::string_view key);
 Status check_keys(Keys keys);
 Status check_value_size(std::string_view key, std::size_t size);
+Status check_will_size(std::string_view key, std::size_t size);
 
 // kInvalid for a barrier of nobody.
 Status check_barrier(std::string_view key, std::int64_t size);
@@ -37,6 +38,7 @@ Status barrier_timed_out(std::string_view store, std::string_view key, std::int6
 // queue_pop with OnEmpty::kFail.
 Status queue_is_empty(std::string_view store, std::string_view queue);
 Status out_of_memory(std::string_view what);
+Status too_many_wills(std::string_view key);
 
 // The round of a barrier of `size` to which its `arrived`-th caller belongs, both from 1.
 struct BarrierRound {

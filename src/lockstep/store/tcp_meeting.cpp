@@ -184,6 +184,7 @@ class Opener {
     MeetingPlace place;
     place.address = server->address();
     place.service = std::make_unique<TcpService>(std::move(hands_out), std::move(server));
+    place.wills = store.get();
     place.store = std::move(store);
     place.secret = secret;
     return place;
@@ -217,6 +218,7 @@ class Opener {
     if (!store.ok()) return not_reached(store.status());
     MeetingPlace place;
     place.address = addresses_.front();
+    place.wills = store->get();
     place.store = std::move(store).value();
     place.secret = secret;
     return place;

@@ -57,8 +57,9 @@ void Session::close_on_loop(std::string_view why) {
 
 void Session::close_on_loop() {
   if (std::exchange(closed_, true)) return;
-  tenant_.forget(*this);
   shared_.closed.push_back(this);
+  tenant_.execute_wills(*this);
+  tenant_.forget(*this);
 }
 
 void Session::can_send_on_loop() {

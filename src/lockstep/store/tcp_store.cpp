@@ -135,6 +135,12 @@ Status TcpStore::queue_push(std::string_view queue, ByteView value, When deadlin
   return write(request, deadline);
 }
 
+Status TcpStore::set_will(std::string_view key, ByteView value, When deadline) {
+  LOCKSTEP_TRY(check_will_size(key, value.size()));
+  Request request{.op = Op::kSetWill, .key = key, .value = value};
+  return write(request, deadline);
+}
+
 Result<Buffer> TcpStore::get(std::string_view key, When deadline) {
   LOCKSTEP_TRY(check_key(key));
   Request request{.op = Op::kGet, .key = key};

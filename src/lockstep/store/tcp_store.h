@@ -3,8 +3,8 @@
 // Connects over the server's abstract AF_UNIX socket where it runs on this host in this network namespace,
 // else over TCP; the handshake, the encryption and the answers are the same.
 //
-// set and queue_push of values up to kMaxPosted are sent and not waited for, as torch's TCPStore does with
-// set:
+// set, set_will and queue_push of values up to kMaxPosted are sent and not waited for, as torch's TCPStore
+// does with set:
 // - they are executed before any later operation of the same thread on any TcpStore, and before any
 //   operation on this one that another thread begins after they have returned;
 // - another client sees them once the server has executed them, microseconds later as a rule. Who tells
@@ -26,6 +26,7 @@
 #include "lockstep/store/store.h"
 #include "lockstep/store/tcp_options.h"
 #include "lockstep/store/tcp_server.h"
+#include "lockstep/store/wills.h"
 
 namespace lockstep::store {
 
@@ -35,7 +36,7 @@ constexpr std::size_t kMaxPosted = 16U << 10;
 class Channel;
 struct Request;
 
-class TcpStore final : public Store {
+class TcpStore final : public Store, public Wills {
  public:
   // Tries until the deadline while nobody listens there yet. A server that refuses (wrong job, secret, epoch
   // or version) ends it at once, with kRejected or kVersionMismatch.
@@ -61,6 +62,8 @@ class TcpStore final : public Store {
   Result<std::vector<std::string>> list_keys(When deadline = {}) override;
   // One round trip.
   Status barrier(std::string_view key, WorldSize size, When deadline = {}) override;
+
+  Status set_will(std::string_view key, ByteView value, When deadline = {}) override;
 
   Result<std::unique_ptr<Store>> clone(When deadline = {}) override;
 

@@ -304,6 +304,22 @@ TEST(TcpStore, AClientThatDiesWhileItIsAnsweredHarmsNobody) {
 }
 
 // F31, for the client: no descriptors left.
+TEST(TcpStore, AWillIsHeardByThoseWhoWaitWhenItsConnectionEnds) {
+  for (const LocalSocket local : kBoth) {
+    const TestServer server;
+    const auto waiting = server.connect(local);
+    auto ending = server.connect(local);
+    ASSERT_OK(ending->set_will("died", bytes_of("said for it")));
+    ASSERT_OK(ending->set_will("settled", bytes_of("said for it")));
+    ASSERT_OK(ending->set_will("settled", {}));
+    std::thread ends([&] { ending.reset(); });
+    EXPECT_EQ(text(waiting->get("died")), "said for it");
+    ends.join();
+    const std::vector<std::string> settled = {"settled"};
+    EXPECT_THAT(waiting->check(settled), IsOkAnd(false));
+  }
+}
+
 TEST(TcpStore, WithoutDescriptorsConnectSaysSo) {
   const TestServer server;
   EXPECT_EQ(in_child([&] {

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/store/store_errors.h"
+#include "lockstep/store/wills.h"
 
 namespace lockstep::store {
 namespace {
@@ -78,6 +79,8 @@ void Tenant::execute_checked(const Request& request, Answers& client) {
       return multi_set(request, client);
     case Op::kQueuePush:
       return queue_push(request, client);
+    case Op::kSetWill:
+      return set_will(request, client);
     case Op::kQueuePop:
       return queue_pop(request, client);
     case Op::kListKeys:
@@ -135,6 +138,42 @@ void Tenant::multi_set(const Request& request, Answers& client) {
   answer_write(request, status, client);
   if (!status.ok()) return;
   for (const std::string_view key : request.keys) key_was_set(key);
+}
+
+void Tenant::set_will(const Request& request, Answers& client) {
+  if (const Status status = check_key(request.key); !status.ok()) return client.error(request.id, status);
+  if (const Status status = check_will_size(request.key, request.value.size()); !status.ok())
+    return client.error(request.id, status);
+  auto& wills = wills_[&client];
+  const auto known = wills.find(request.key);
+  Status status;
+  if (request.value.empty()) {
+    if (known != wills.end()) wills.erase(known);
+  } else if (known != wills.end()) {
+    known->second.assign(request.value.begin(), request.value.end());
+  } else if (wills.size() < kMaxWills) {
+    wills.emplace(request.key, Buffer(request.value.begin(), request.value.end()));
+  } else {
+    status = too_many_wills(request.key);
+  }
+  if (wills.empty()) wills_.erase(&client);
+  answer_write(request, status, client);
+}
+
+void Tenant::execute_wills(const Answers& client) {
+  const auto found = wills_.find(&client);
+  if (found == wills_.end()) return;
+  const auto wills = std::move(found->second);
+  wills_.erase(found);
+  for (const auto& [key, value] : wills) {
+    if (values_.contains(key) || !values_.set(key, value).ok()) continue;
+    key_was_set(key);
+  }
+}
+
+void Tenant::forget(const Answers& client) {
+  waiters_.forget(client);
+  wills_.erase(&client);
 }
 
 void Tenant::queue_push(const Request& request, Answers& client) {

@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "lockstep/base/clock.h"
@@ -34,8 +36,10 @@ class Tenant {
   // Answers now, or later if the request waits. Answers of other clients that this request releases are given
   // before it returns.
   void execute(const Request& request, Answers& client);
-  // The client has gone; nothing is answered to it any more.
-  void forget(const Answers& client) { waiters_.forget(client); }
+  // The client has gone: its wills are executed, as if another had set them.
+  void execute_wills(const Answers& client);
+  // Nothing is answered to it any more, and nothing is said for it.
+  void forget(const Answers& client);
 
   std::optional<base::TimePoint> next_deadline() const { return waiters_.next_deadline(); }
   // Tells those whose time is over which keys are missing.
@@ -56,6 +60,7 @@ class Tenant {
   void compare_set(const Request& request, Answers& client);
   void add(const Request& request, Answers& client);
   void multi_set(const Request& request, Answers& client);
+  void set_will(const Request& request, Answers& client);
   void queue_push(const Request& request, Answers& client);
   void queue_pop(const Request& request, Answers& client);
   void list_keys(const Request& request, Answers& client);
@@ -77,6 +82,7 @@ class Tenant {
   const Clock& clock_;
   KeyValues values_;
   Waiters waiters_;
+  std::unordered_map<const Answers*, std::map<std::string, Buffer, std::less<>>> wills_;  // by key
   std::size_t connections_ = 0;
   std::size_t in_flight_ = 0;
 };

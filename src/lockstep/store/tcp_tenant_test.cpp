@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lockstep/base/text.h"
+#include "lockstep/store/wills.h"
 #include "lockstep/testing/fake_clock.h"
 
 namespace lockstep::store {
@@ -78,6 +79,43 @@ TEST_F(TenantTest, AWaitEndsWhenAllKeysExistAtOnce) {
   EXPECT_THAT(b_.heard(), IsEmpty());
   set("x", "");
   EXPECT_THAT(b_.heard(), ElementsAre("1: done"));
+}
+
+TEST_F(TenantTest, AWillIsExecutedWhenItsClientHasGoneAndOnlyThen) {
+  const auto will = [this](std::string_view key, std::string_view value) {
+    tenant_.execute(
+        {.id = 7, .op = Op::kSetWill, .answer = Answer::kOnError, .key = key, .value = bytes_of(value)}, a_);
+  };
+  will("gone", "first");
+  will("gone", "last");
+  will("taken", "will");
+  will("back", "will");
+  will("back", "");
+  tenant_.execute({.id = 1, .op = Op::kGet, .timeout = 5s, .key = "gone"}, b_);
+  EXPECT_THAT(b_.heard(), IsEmpty());
+  tenant_.execute({.op = Op::kSet, .answer = Answer::kOnError, .key = "taken"}, b_);  // empty, but there
+  tenant_.execute_wills(a_);
+  tenant_.forget(a_);
+  EXPECT_THAT(b_.heard(), ElementsAre("1: value last"));
+  tenant_.execute({.id = 2, .op = Op::kGet, .key = "taken"}, b_);
+  tenant_.execute({.id = 3, .op = Op::kNumKeys}, b_);
+  EXPECT_THAT(b_.heard(), ElementsAre("2: value ", "3: number 2"));
+  tenant_.execute_wills(a_);
+  EXPECT_THAT(a_.heard(), IsEmpty());
+}
+
+TEST_F(TenantTest, WillsAreFewAndShort) {
+  const std::string long_value(kMaxWillSize + 1, 'x');
+  tenant_.execute({.id = 1, .op = Op::kSetWill, .key = "k", .value = bytes_of(long_value)}, a_);
+  tenant_.execute({.id = 2, .op = Op::kSetWill, .key = "", .value = bytes_of("v")}, a_);
+  EXPECT_THAT(a_.heard(),
+              ElementsAre(HasSubstr("has 4097 bytes; the limit is 4096"), HasSubstr("must not be empty")));
+  for (std::size_t i = 0; i < kMaxWills; ++i) {
+    tenant_.execute({.id = 3, .op = Op::kSetWill, .key = cat("k", i), .value = bytes_of("v")}, a_);
+    EXPECT_THAT(a_.heard(), ElementsAre("3: done"));
+  }
+  tenant_.execute({.id = 4, .op = Op::kSetWill, .key = "k", .value = bytes_of("v")}, a_);
+  EXPECT_THAT(a_.heard(), ElementsAre(HasSubstr("one too many")));
 }
 
 TEST_F(TenantTest, EveryKindOfWriteWakes) {

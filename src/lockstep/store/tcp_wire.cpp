@@ -74,6 +74,7 @@ Status read_body(ByteReader& reader, Request& out) {
     case Op::kSet:
     case Op::kAppend:
     case Op::kQueuePush:
+    case Op::kSetWill:
       out.key = read_key(reader);
       out.value = reader.sized(kMaxValueSize);
       return {};
@@ -114,15 +115,15 @@ Status read_body(ByteReader& reader, Request& out) {
   return corrupt("unknown operation");
 }
 
-bool may_skip_answer(Op op) { return op == Op::kSet || op == Op::kQueuePush; }
+bool may_skip_answer(Op op) { return op == Op::kSet || op == Op::kQueuePush || op == Op::kSetWill; }
 
 }  // namespace
 
 std::string_view op_name(Op op) {
   static constexpr std::array<std::string_view, static_cast<std::size_t>(kLastOp) + 1> kNames = {
-      "?",          "set",        "get",       "compare_set", "add",       "check",
-      "wait",       "delete_key", "num_keys",  "append",      "multi_get", "multi_set",
-      "queue_push", "queue_pop",  "queue_len", "list_keys",   "cancel",    "barrier"};
+      "?",          "set",       "get",    "compare_set", "add",       "check",      "wait",
+      "delete_key", "num_keys",  "append", "multi_get",   "multi_set", "queue_push", "queue_pop",
+      "queue_len",  "list_keys", "cancel", "barrier",     "set_will"};
   const auto index = static_cast<std::size_t>(op);
   return index < kNames.size() ? kNames[index] : kNames[0];
 }
@@ -133,6 +134,7 @@ std::size_t request_size(const Request& request) {
     case Op::kSet:
     case Op::kAppend:
     case Op::kQueuePush:
+    case Op::kSetWill:
       return size + sized(request.key.size()) + sized(request.value.size());
     case Op::kGet:
     case Op::kDeleteKey:
@@ -172,6 +174,7 @@ void write_request(const Request& request, Buffer& out) {
     case Op::kSet:
     case Op::kAppend:
     case Op::kQueuePush:
+    case Op::kSetWill:
       writer.sized(request.key);
       writer.sized(request.value);
       break;

@@ -40,12 +40,13 @@ enum class Op : std::uint8_t {
   kListKeys = 15,
   kCancel = 16,  // the caller of request `target` has given up; never answered
   kBarrier = 17,
+  kSetWill = 18,
 };
-constexpr Op kLastOp = Op::kBarrier;
+constexpr Op kLastOp = Op::kSetWill;
 // "set", "compare_set": the name of the Store method.
 std::string_view op_name(Op op);
 
-// Which requests are answered: all, or (set, queue_push) only those that fail.
+// Which requests are answered: all, or (set, queue_push, set_will) only those that fail.
 enum class Answer : std::uint8_t { kAlways = 0, kOnError = 1 };
 
 // One request. Which fields count depends on `op`; views point into the caller's bytes.
@@ -79,7 +80,7 @@ struct Response {
   ByteView body;
 };
 void write_error(std::uint64_t id, const Status& status, Buffer& out);
-// No body, for set, wait, append, multi_set, queue_push, barrier.
+// No body, for set, wait, append, multi_set, queue_push, barrier, set_will.
 void write_done(std::uint64_t id, Buffer& out);
 void write_value(std::uint64_t id, ByteView value, Buffer& out);        // get, compare_set, queue_pop
 void write_number(std::uint64_t id, std::int64_t number, Buffer& out);  // add, num_keys, queue_len

@@ -45,6 +45,7 @@ std::vector<Request> every_request() {
       {.op = Op::kListKeys},
       {.op = Op::kCancel, .target = 41},
       {.op = Op::kBarrier, .timeout = 5s, .key = "key", .amount = 4},
+      {.op = Op::kSetWill, .answer = Answer::kOnError, .key = "key", .value = bytes_of("last")},
   };
   for (std::size_t i = 0; i < requests.size(); ++i) requests[i].id = i + 1;
   return requests;

@@ -119,6 +119,7 @@ Status NativeWorld::set_up() {
     left_ = everyone;
   }
   LOCKSTEP_ASSIGN(all_, new_group(everyone, {.name = "world", .timeout = options_.timeout}));
+  if (rendezvous_.seat) rendezvous_.seat->settle();
   return {};
 }
 

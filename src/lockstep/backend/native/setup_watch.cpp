@@ -3,13 +3,13 @@
 #include <string>
 
 #include "lockstep/base/status_bytes.h"
-#include "lockstep/base/text.h"
+#include "lockstep/store/join_errors.h"
 #include "lockstep/store/liveness.h"
+#include "lockstep/store/round_keys.h"
 
 namespace lockstep::backend {
 namespace {
 
-constexpr std::string_view kKey = "set_up/failed";
 constexpr Duration kTelling = std::chrono::seconds(2);
 
 }  // namespace
@@ -17,7 +17,7 @@ constexpr Duration kTelling = std::chrono::seconds(2);
 Status SetupWatch::look() const {
   // What was said first: whoever has given up ends, too.
   const Deadline deadline = rendezvous_.store->clock().in(kTelling);
-  const std::string key(kKey);
+  const std::string key(store::kSetUpFailed);
   LOCKSTEP_ASSIGN(const bool failed, rendezvous_.store->check({&key, 1}, deadline));
   if (failed) {
     LOCKSTEP_ASSIGN(const Buffer why, rendezvous_.store->get(key, deadline));
@@ -25,10 +25,7 @@ Status SetupWatch::look() const {
   }
   for (const store::Member& member : rendezvous_.members) {
     if (!store::is_certainly_gone(member, rendezvous_.host)) continue;
-    return Status::disconnected(
-        cat("rank ", member.rank, " died while the world was being made (host ", member.host.name, ", pid ",
-            member.pid, ")"),
-        {.failure = Failure::kPeerDied, .peer = member.rank, .host = member.host.name, .pid = member.pid});
+    return store::join_errors::died_in_set_up(member);
   }
   return {};
 }
@@ -42,7 +39,7 @@ Status SetupWatch::fail(const Status& met) const {
   // A wait that has ended says nothing of who is to blame.
   if (!cause.peer && status.code() != Code::kTimeout) cause.peer = rendezvous_.rank;
   const Status said = status.with_cause(std::move(cause));
-  const auto first = rendezvous_.store->compare_set(kKey, {}, base::write_status(said),
+  const auto first = rendezvous_.store->compare_set(store::kSetUpFailed, {}, base::write_status(said),
                                                     rendezvous_.store->clock().in(kTelling));
   return first.ok() ? base::parse_status(*first) : said;
 }

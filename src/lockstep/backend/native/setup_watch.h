@@ -1,8 +1,8 @@
 // While a world is being made its ranks meet in the store. Who dies or gives up meanwhile ends the waiting of
 // all.
 //
-// A death is seen by the ranks of the same host, which tell the others; that of a rank alone on its host by
-// nobody, and then the join's own timeout ends it. Thread safety: one thread.
+// A death is seen by the ranks of the same host, which tell the others, and by the store where it sees its
+// clients end; else the join's own timeout ends it. Thread safety: one thread.
 #pragma once
 
 #include "lockstep/base/status.h"

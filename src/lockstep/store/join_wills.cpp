@@ -1,0 +1,36 @@
+#include "lockstep/store/join_wills.h"
+
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/status_bytes.h"
+#include "lockstep/store/join_errors.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr base::Logger kLog("rendezvous");
+
+// A store that is lost says so to the next call that needs it.
+void note(const Status& status) {
+  if (!status.ok()) kLog.debug(status.message());
+}
+
+}  // namespace
+
+JoinWills::JoinWills(Wills* wills, RoundKeys keys, const Member& self)
+    : wills_(wills), keys_(std::move(keys)), self_(self) {}
+
+void JoinWills::make() const {
+  if (wills_ == nullptr) return;
+  note(wills_->set_will(keys_.verdict(), write_verdict(join_errors::died_while_joining(self_))));
+  note(wills_->set_will(keys_.set_up_failed(), base::write_status(join_errors::died_in_set_up(self_))));
+}
+
+void JoinWills::take_back() const {
+  if (wills_ == nullptr) return;
+  note(wills_->set_will(keys_.verdict(), {}));
+  note(wills_->set_will(keys_.set_up_failed(), {}));
+}
+
+}  // namespace lockstep::store
