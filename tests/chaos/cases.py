@@ -288,11 +288,7 @@ class Cut(Case):
             for rank in ranks:
                 failure = outcome.event(rank, "failed")
                 named.add(failure["peer"] if failure else None)
-                # Where one direction still works a host may quote what the other has found; then the rank that
-                # is named hears that it was left out.
-                left_out = (failure and failure["failure"] == "left_out" and failure["peer"] == rank and
-                            plan.cut in ("first", "second"))
-                if not failure or (failure["failure"] != "peer_unreachable" and not left_out):
+                if not failure or failure["failure"] != "peer_unreachable":
                     complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
             if len(named) > 1:
                 complaints.append(f"host {host} names different ranks: {named}")

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
+
+#include "lockstep/base/text.h"
 
 namespace lockstep::transport {
 namespace {
@@ -12,6 +15,24 @@ using namespace std::chrono_literals;
 constexpr Duration kNewsMayTake = 250ms;
 
 }  // namespace
+
+Status as_seen_from(int position, const std::vector<Rank>& ranks, const Layout& layout, const Status& news) {
+  Cause cause = news.cause();
+  if (cause.failure != Failure::kPeerUnreachable || !cause.peer || !cause.rank) return news;
+  const auto is_here = [&](Rank rank) {
+    return std::ranges::any_of(layout.neighbours_of(position), [&](int neighbour) {
+      return ranks[static_cast<std::size_t>(neighbour)] == rank;
+    });
+  };
+  if (!is_here(*cause.peer) || is_here(*cause.rank)) return news;
+  std::swap(*cause.peer, *cause.rank);
+  cause.host.clear();  // of the other one
+  cause.pid.reset();
+  return Status::disconnected(
+      cat("rank ", *cause.peer, " cannot be reached: it says that it cannot reach rank ", *cause.rank, " (",
+          news.message(), ")"),
+      std::move(cause));
+}
 
 Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
                            std::unique_ptr<shm::Board> board, std::unique_ptr<link::Links> links)
@@ -24,7 +45,7 @@ Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
 }
 
 Status Communicator::fail(const Status& status) {
-  (void)board_->fail(status);
+  (void)board_->fail(as_seen_from(position_, ranks_, layout_, status));
   if (links_) {
     const Status known = board_->known_failure();
     links_->abort(known);
@@ -36,21 +57,19 @@ Status Communicator::fail(const Status& status) {
   return board_->failure();
 }
 
-// Of every other host the members, but for the one that is lost. Where one cannot be reached, the host may be
-// cut off as a whole, or it alone may be at a loss: one neighbour of it is tried.
+// Of every other host the members, but for the one that is lost. Where one cannot be reached, a host may be
+// cut off as a whole, or that one alone may be at a loss: one member of each host is tried.
 std::vector<std::vector<int>> Communicator::who_can_be_told(const Status& failure) const {
   std::vector<std::vector<int>> others;
   for (std::size_t host = 0; host < layout_.hosts.size(); ++host) {
     if (static_cast<int>(host) == layout_.host_of[static_cast<std::size_t>(position_)]) continue;
     std::vector<int> members = layout_.hosts[host];
+    const bool unreachable = failure.failure() == Failure::kPeerUnreachable;
     const auto named = std::find_if(members.begin(), members.end(),
                                     [&](int member) { return rank_of(member) == failure.cause().peer; });
-    if (named != members.end()) {
-      // One that has made another call, or has said that it fails, lives and must hear it.
-      const bool unreachable = failure.failure() == Failure::kPeerUnreachable;
-      if (unreachable || failure.code() == Code::kDisconnected) members.erase(named);
-      if (unreachable && members.size() > 1) members.resize(1);
-    }
+    // One that has made another call, or has said that it fails, lives and must hear it.
+    if (named != members.end() && failure.code() == Code::kDisconnected) members.erase(named);
+    if (unreachable && members.size() > 1) members.resize(1);
     others.push_back(std::move(members));
   }
   return others;

@@ -17,6 +17,9 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x42574b4c;  // "LKWB"
 constexpr std::size_t kChecked = kWatchMessageSize - 4;
+// The kernel counts from the first repetition: a beat after the last one that was heard, and 200 ms after
+// that.
+constexpr Duration kBeforeItCounts = std::chrono::milliseconds(300);
 
 }  // namespace
 
@@ -58,8 +61,9 @@ WatchSocket::WatchSocket(UniqueFd socket, Rank peer, Duration limit)
     : socket_(std::move(socket)), fork_guard_(socket_.get()), peer_(peer) {
   // A wire that is cut one way still carries what the other side sends again and again: whether it hears us
   // is known by what it acknowledges.
+  const Duration counted = std::max(limit / 2, limit - kBeforeItCounts);
   const auto millis = static_cast<unsigned>(
-      std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(limit).count()));
+      std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(counted).count()));
   (void)::setsockopt(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &millis, sizeof(millis));
 }
 

@@ -20,7 +20,7 @@ using transport::link::Arrival;
 
 constexpr std::uint64_t kWatchGroup = 0;
 constexpr Duration kConnectLimit = 200ms;
-constexpr Duration kConnectPause = 1s;
+constexpr Duration kConnectPause = 400ms;
 constexpr Duration kGoodbyeLimit = 250ms;
 constexpr int kMeetingMillis = 10;
 
