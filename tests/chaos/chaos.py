@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Injects faults into worlds of real processes and checks what every rank hears of them.
 
+    chaos.py --merge FILE... [--json FILE] [--markdown FILE]
     chaos.py --rank-program FILE --command FILE [--points N] [--seed S] [--case NAME ...] [--world N ...]
              [--transport shm|tcp ...] [--point I] [--seconds S] [--json FILE] [--markdown FILE] [--show]
 
 --points is per case, world and transport; they take turns, and after --seconds no further one is begun. --begin goes on
 where an earlier run has stopped: with its N first points of each left out. One point is repeated by its --case, --world, --transport, --seed and --point;
-every complaint ends with that command. --show prints the plans and runs nothing. Exit status 1 if anything was not as
+every complaint ends with that command. Runs may go on beside each other, with other seeds; --merge adds up what they have
+written with --json, over all worlds. --show prints the plans and runs nothing. Exit status 1 if anything was not as
 it must be: a wrong or missing error, a hang, a leak, or more than one point in a hundred later than its bound.
 """
 
@@ -56,11 +58,23 @@ class Row:
         return (self.as_required == self.injected and self.hangs == 0 and self.leaks == 0 and
                 self.late <= self.injected // 100)
 
+    @classmethod
+    def of_json(cls, said):
+        return cls(said["case"], said["row"], said["world"], said["transport"], said["bound_s"], said["injected"],
+                   said["as_required"], said["late"], said["hangs"], said["leaks"], said["latencies_s"])
+
+    def add(self, other):
+        """What came of the same case over the same transport, elsewhere."""
+        if other.world != self.world:
+            self.world = ""
+        for name in ("injected", "as_required", "late", "hangs", "leaks", "latencies"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def as_json(self):
         return {"row": self.row, "case": self.case, "world": self.world, "transport": self.transport,
                 "injected": self.injected, "as_required": self.as_required, "bound_s": self.bound_s,
                 "median_s": self.quantile(0.5), "p99_s": self.quantile(0.99), "worst_s": self.worst,
-                "late": self.late, "hangs": self.hangs, "leaks": self.leaks}
+                "late": self.late, "hangs": self.hangs, "leaks": self.leaks, "latencies_s": self.latencies}
 
 
 def seconds(value):
@@ -196,10 +210,42 @@ def short_form(options, place):
     return chosen
 
 
+def merged(files):
+    """One row for each case and transport, over all worlds and files."""
+    rows = {}
+    for file in files:
+        with open(file) as report:
+            for said in json.load(report)["rows"]:
+                row = Row.of_json(said)
+                if (row.case, row.transport) in rows:
+                    rows[row.case, row.transport].add(row)
+                else:
+                    rows[row.case, row.transport] = row
+    return list(rows.values())
+
+
+def write_report(options, rows, what):
+    """The table and the sum, on the terminal and in the files that were asked for. True if all is as it must be."""
+    print("\n" + table(rows))
+    total = sum(row.injected for row in rows)
+    print(f"\n{total} faults injected, {sum(row.as_required for row in rows)} as required, "
+          f"{sum(row.hangs for row in rows)} hangs, {sum(row.leaks for row in rows)} leaks, "
+          f"{sum(row.late for row in rows)} late; {what}, bounds x {TIME_FACTOR:g}")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"seed": options.seed, "points": options.points, "cores": os.cpu_count(), "time_factor": TIME_FACTOR,
+                       "rows": [row.as_json() for row in rows]}, file, indent=1)
+    if options.markdown:
+        with open(options.markdown, "w") as file:
+            file.write(table(rows) + "\n")
+    return bool(rows) and all(row.is_good() for row in rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rank-program", required=True, type=os.path.abspath)
-    parser.add_argument("--command", required=True, type=os.path.abspath)
+    parser.add_argument("--merge", nargs="+", metavar="FILE", help="reports of other runs; nothing is run")
+    parser.add_argument("--rank-program", type=os.path.abspath)
+    parser.add_argument("--command", type=os.path.abspath)
     parser.add_argument("--jumping-clock", default="")
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--exact", action="store_true", help="--points also for cases whose points take seconds")
@@ -217,6 +263,10 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--markdown")
     options = parser.parse_args()
+    if options.merge:
+        return 0 if write_report(options, merged(options.merge), f"{len(options.merge)} runs") else 1
+    if not options.rank_program or not options.command:
+        parser.error("--rank-program and --command are needed")
     with places.Place(options.command) as place:
         chosen = short_form(options, place) if options.short else choose(options, place)
         if options.show:
@@ -225,20 +275,7 @@ def main():
                     print(json.dumps(dataclasses.asdict(cases.plan_of(case, options.seed, world, transport, point))))
             return 0
         rows = Driver(options, place).run(chosen)
-    print("\n" + table(rows))
-    good = all(row.is_good() for row in rows)
-    total = sum(row.injected for row in rows)
-    print(f"\n{total} faults injected, {sum(row.as_required for row in rows)} as required, "
-          f"{sum(row.hangs for row in rows)} hangs, {sum(row.leaks for row in rows)} leaks, "
-          f"{sum(row.late for row in rows)} late; seed {options.seed}, bounds x {TIME_FACTOR:g}")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"seed": options.seed, "points": options.points, "cores": os.cpu_count(), "time_factor": TIME_FACTOR,
-                       "rows": [row.as_json() for row in rows]}, file, indent=1)
-    if options.markdown:
-        with open(options.markdown, "w") as file:
-            file.write(table(rows) + "\n")
-    return 0 if good and rows else 1
+    return 0 if write_report(options, rows, f"seed {options.seed}") else 1
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ class RankProgram {
     world_.reset();
     report("left");
     alarm_.wait();
-    report("end", {{"before", std::move(before)}, {"after", resources()}});
+    json after = resources_after(before);
+    report("end", {{"before", std::move(before)}, {"after", std::move(after)}});
     return 0;
   }
 

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/process.h"
 
 namespace lockstep::chaos {
@@ -39,6 +41,16 @@ json resources() {
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
     ++descriptors;
   return {{"descriptors", descriptors}, {"threads", base::thread_count()}};
+}
+
+json resources_after(const json& before) {
+  const Deadline limit = Clock::steady().in(std::chrono::seconds(1));
+  json now = resources();
+  while (now["threads"] != before["threads"] && !limit.expired()) {
+    std::this_thread::yield();
+    now = resources();
+  }
+  return now;
 }
 
 }  // namespace lockstep::chaos

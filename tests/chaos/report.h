@@ -18,5 +18,8 @@ void report(std::string_view event, json fields = json::object());
 
 // How many descriptors and threads this process has now.
 json resources();
+// The same at its end, once what was joined has gone: a thread is joined when the kernel has cleared its id,
+// and counted until it has left the thread group, a moment later. Waits for that at most a second.
+json resources_after(const json& before);
 
 }  // namespace lockstep::chaos

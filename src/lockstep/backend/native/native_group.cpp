@@ -30,9 +30,11 @@ struct MessagePlace {
     Cause cause = status.cause();
     const bool nameless = cause.op.empty();
     const bool other = cause.peer && cause.peer != rank;
-    // The end of its connection may look like a death.
-    const bool left = other && (cause.failure == Failure::kClosed ||
-                                (cause.failure == Failure::kPeerDied && has_left && has_left(*cause.peer)));
+    // The end of its connection may look like a death, and a door that it has closed like a cut wire.
+    const bool looks_lost =
+        cause.failure == Failure::kPeerDied || cause.failure == Failure::kPeerUnreachable;
+    const bool left =
+        other && (cause.failure == Failure::kClosed || (looks_lost && has_left && has_left(*cause.peer)));
     if (left) cause.failure = Failure::kDesync;
     // Not the peer's fault, but what this process may not have.
     if (cause.failure == Failure::kNoDescriptors && cause.rank.value_or(rank) == rank) cause.peer = rank;
