@@ -295,6 +295,28 @@ class Cut(Case):
         return complaints
 
 
+class Flip(Case):
+    """F11: a bit of what a rank has posted in shared memory changes, from outside."""
+
+    row, name, transports = "F11", "flip", ("shm",)
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.bound, plan.bit = "flip", 1.0, rng.getrandbits(30)
+        plan.flip = rng.choice(("header", "payload"))
+        # Headers are checked always.
+        if plan.flip == "payload" or rng.random() < 0.5:
+            plan.options = ("--memory-checks", "1")
+
+    def rule(self, plan, outcome):
+        complaints = [] if outcome.injected else ["the driver found nothing to change"]
+        for rank in range(plan.world):
+            failure = outcome.event(rank, "failed")
+            if not failure or failure["failure"] != "corrupt_frame" or failure["peer"] != plan.victims[0]:
+                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        return complaints
+
+
 class Mismatch(Case):
     """F21, F22: one rank makes another call than the others."""
 
@@ -568,7 +590,7 @@ class OppositeOrder(Case):
 
 def all_cases(jumping_clock=""):
     cases = [Death("kill", "F1", ("kill",)), DeathWhileJoining(), DeathWhileLeaving(), SeveralDeaths(),
-             Death("end", "F3", DEADLY), Stop(), StopAndContinue(), Sleep(), Slow(), Cut(),
+             Death("end", "F3", DEADLY), Stop(), StopAndContinue(), Sleep(), Slow(), Cut(), Flip(),
              Mismatch("mismatch", "F21", MISMATCHES), Mismatch("same_bytes", "F22", ("same_size_dtype",)), LeaveEarly(),
              Say(), NoMemory(), OutOfMemory(), NoSharedMemory(), TooMuch(), Storm(),
              Limited("no_descriptors", ("few_descriptors", "no_descriptors")),

@@ -88,7 +88,8 @@ class RankProgram {
     report("joining");
     auto joined = World::join({.timeout = plan_.timeout,
                                .stall_after = plan_.stall_after,
-                               .without_shared_memory = plan_.without_shared_memory},
+                               .without_shared_memory = plan_.without_shared_memory,
+                               .memory_checks = plan_.memory_checks},
                               environment_);
     if (!joined.ok()) {
       fail("join", joined.status());
@@ -97,6 +98,7 @@ class RankProgram {
     world_ = std::move(*joined);
     report("joined");
     if (plan_.fault == "destroy") return play_destroy(plan_, *world_);
+    if (plan_.fault == "flip") return play_flip(plan_, *world_);
     if (plan_.fault == "opposite_order") return play_opposite_order(plan_, *world_);
     const Status status = run_steps();
     lift_limits();

@@ -37,6 +37,8 @@ Result<Plan> Plan::parse(int argc, char** argv) {
       plan.stall_after = std::chrono::milliseconds(*number);
     } else if (name == "--timeout-ms") {
       plan.timeout = std::chrono::milliseconds(*number);
+    } else if (name == "--memory-checks") {
+      plan.memory_checks = *number != 0 ? backend::MemoryChecks::kOn : backend::MemoryChecks::kOff;
     } else if (name == "--tcp-if-no-memory") {
       plan.without_shared_memory =
           *number != 0 ? backend::WithoutSharedMemory::kUseTcp : backend::WithoutSharedMemory::kFail;

@@ -23,6 +23,7 @@ struct Plan {
   std::chrono::microseconds delay{0};  // so long after the step has begun
   Duration stall_after = std::chrono::seconds(5);
   Duration timeout = std::chrono::seconds(60);  // of an operation
+  backend::MemoryChecks memory_checks = backend::MemoryChecks::kOff;
   backend::WithoutSharedMemory without_shared_memory = backend::WithoutSharedMemory::kFail;
 
   bool is_victim(Rank rank) const;

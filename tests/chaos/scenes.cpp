@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "faults.h"
 #include "lockstep/backend/operations.h"
 #include "report.h"
 #include "steps.h"
@@ -56,6 +57,24 @@ void play_destroy(const Plan& plan, World& world) {
     for (const WorkPtr& work : works) {
       if (status.ok()) status = work->wait();
     }
+  }
+  finish(status);
+}
+
+void play_flip(const Plan& plan, World& world) {
+  constexpr std::size_t kCount = 5003;  // the driver looks for its bytes
+  std::vector<std::int32_t> data(kCount);
+  for (std::size_t i = 0; i < data.size(); ++i)
+    data[i] = static_cast<std::int32_t>(i * 2654435761U) ^ static_cast<std::int32_t>(world.rank().value);
+  Status status = barrier(world.group());
+  if (plan.is_victim(world.rank())) {
+    report("ready");
+  } else {
+    wait_for_a_word();
+  }
+  const ByteSpan bytes = bytes_of(data);
+  if (status.ok()) {
+    status = world.group().run({.kind = OpKind::kAllReduce, .dtype = DType::kInt32, .outputs = {&bytes, 1}});
   }
   finish(status);
 }

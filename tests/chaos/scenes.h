@@ -10,6 +10,10 @@ namespace lockstep::chaos {
 // others the error of the group.
 void play_destroy(const Plan& plan, World& world);
 
+// The victims post their contribution and report "ready"; the others wait until the driver has changed it
+// where it lies, and then read it.
+void play_flip(const Plan& plan, World& world);
+
 // Two groups: with two threads, whose operations come in another order on the victims, all must succeed; with
 // one thread the order is a deadlock, which must end by the timeout.
 void play_opposite_order(const Plan& plan, World& world);

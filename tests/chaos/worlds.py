@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 
+import memory
 from places import Scratch, StoreProcess, shared_names, within
 
 JOIN_SECONDS = 20  # what a world may take to start, on a busy machine
@@ -37,6 +38,8 @@ class Plan:
     cut: str = ""  # by the driver: "both", "first", "second", "silent"
     resume_after: float = -1  # SIGCONT so long after the stop; -1: when the others have gone on
     storm: bool = False  # the driver kills all
+    flip: str = ""  # by the driver, in the victim's memory: a bit of the "header" or of the "payload"
+    bit: int = 0
     timed: bool = True  # whether what depends on the speed of the machine is judged
 
     def survivors(self):
@@ -142,6 +145,10 @@ class Conductor:
             if resume and self.once("resume"):
                 for victim in plan.victims:
                     self.ranks[victim].process.send_signal(signal.SIGCONT)
+        if plan.flip and self.ranks[plan.victims[0]].event("ready") and "flip" not in self.done and self.flip():
+            self.done.add("flip")
+            for survivor in plan.survivors():
+                self.ranks[survivor].process.stdin.close()
         if plan.fault == "sleep" and self.all_have("failed", plan.survivors()) and self.once("wake"):
             for victim in plan.victims:
                 self.ranks[victim].process.stdin.close()
@@ -152,6 +159,14 @@ class Conductor:
         new = what not in self.done
         self.done.add(what)
         return new
+
+    def flip(self):
+        """False as long as the victim has not posted."""
+        victim = self.ranks[self.plan.victims[0]]
+        flipped = memory.flip(victim.process.pid, victim.rank, self.plan.flip, self.plan.bit)
+        if flipped:
+            self.injected = time.monotonic()
+        return flipped
 
     def cut(self):
         self.injected = time.monotonic()

@@ -37,6 +37,11 @@ enum class Privacy : std::uint8_t { kIntegrity, kEncrypt };
 // or with their group. The first costs less where there are many ranks: few operations use all pairs.
 enum class Connect : std::uint8_t { kOnFirstUse, kAtStart };
 
+// Whether collectives check by CRC32C what ranks of one host read from each other's memory, where the network
+// is checked anyway. For machines whose memory is in doubt: everything is staged, and read once more by every
+// rank. What ranks say of their operations is checked always. Messages and windows are not.
+enum class MemoryChecks : std::uint8_t { kOff, kOn };
+
 struct ShrinkOptions {
   // Behaviour.
   std::vector<Rank> exclude = {};  // in the world: they are out whatever they do
@@ -54,6 +59,7 @@ struct WorldOptions {
   Duration stall_after = std::chrono::seconds(5);
   WithoutSharedMemory without_shared_memory = WithoutSharedMemory::kFail;
   Privacy privacy = Privacy::kIntegrity;
+  MemoryChecks memory_checks = MemoryChecks::kOff;  // the same on all ranks
   // Performance.
   // Address space for each rank's shared memory, of which it takes what it uses; the same on all ranks.
   Bytes heap_capacity = Bytes::gib(64);

@@ -49,6 +49,7 @@ void LocalRounds::post_resident(std::uint64_t offset, std::size_t size, std::siz
 
 Result<Exposed> LocalRounds::exposed(int peer) const {
   const Posting posting = board_.posting_of(peer);
+  LOCKSTEP_TRY(board_.check(peer, posting));
   Exposed out;
   std::memcpy(&out.header, posting.header.data(), sizeof(out.header));
   if (out.header.fingerprint != call_.fingerprint) {
@@ -70,15 +71,16 @@ Status LocalRounds::open() {
 }
 
 Status LocalRounds::compare_last_round() const {
-  const auto fingerprint_of = [this](int peer) {
+  const auto fingerprint_of = [this](int peer) -> Result<Fingerprint> {
     const Posting posting = board_.last_posting_of(peer);
+    LOCKSTEP_TRY(board_.check(peer, posting, transport::shm::Board::Of::kLastRound));
     Fingerprint fingerprint;
     std::memcpy(&fingerprint, posting.header.data(), sizeof(fingerprint));
     return fingerprint;
   };
-  const Fingerprint own = fingerprint_of(index());
+  LOCKSTEP_ASSIGN(const Fingerprint own, fingerprint_of(index()));
   for (int peer = 0; peer < size(); ++peer) {
-    const Fingerprint theirs = fingerprint_of(peer);
+    LOCKSTEP_ASSIGN(const Fingerprint theirs, fingerprint_of(peer));
     if (theirs != own) return desync(board_.rank_of(index()), own, board_.rank_of(peer), theirs);
   }
   return {};
@@ -110,7 +112,8 @@ Status LocalRounds::close(bool waits) {
 }
 
 std::optional<std::uint64_t> LocalRounds::resident_offset(ByteView bytes) const {
-  if (bytes.empty()) return std::nullopt;
+  // What others write into would not fit its checksum.
+  if (bytes.empty() || board_.payload_checks() == transport::shm::PayloadChecks::kOn) return std::nullopt;
   return board_.domain().heap().offset_of(bytes.data(), Bytes{bytes.size()});
 }
 

@@ -63,7 +63,7 @@ class LocalRounds {
   // An empty round at the end, after which no peer reads what was posted before. Only `waits` waits for it.
   Status close(bool waits);
 
-  // Where `bytes` lie in our heap; nothing if they are foreign or empty.
+  // Where `bytes` lie in our heap; nothing if they are foreign or empty, or with payload checks.
   std::optional<std::uint64_t> resident_offset(ByteView bytes) const;
 
  private:

@@ -243,7 +243,9 @@ void run_world(std::uint64_t seed) {
                     .helpers = alone};
   const CommunicatorWorld::Options options{
       .staging = random.one_of({Bytes::kib(16), Bytes::kib(64), Bytes::mib(1)}),
-      .streams = 1 + static_cast<int>(random.below(3))};
+      .streams = 1 + static_cast<int>(random.below(3)),
+      .payload =
+          random.below(4) == 0 ? transport::shm::PayloadChecks::kOn : transport::shm::PayloadChecks::kOff};
   CommunicatorWorld(hosts, options).run([&](Communicator& communicator) {
     std::uint64_t sequence = 0;
     for (const Plan& plan : plans) {

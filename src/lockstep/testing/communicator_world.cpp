@@ -60,6 +60,7 @@ void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) cons
                                            .members = {},
                                            .merge = layout.host_count() > 1 ? options_.merge : 0s,
                                            .describe = collective::describe_entries,
+                                           .payload = options_.payload,
                                            .staging = options_.staging,
                                            .patience = {}};
       for (int m = 0; m < domain.size(); ++m) options.members.push_back(m);

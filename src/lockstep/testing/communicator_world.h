@@ -25,6 +25,7 @@ class CommunicatorWorld {
     int streams = 1;
     Duration merge = transport::kMergeFailures;
     transport::Protection protection = transport::Protection::kIntegrity;
+    transport::shm::PayloadChecks payload = transport::shm::PayloadChecks::kOff;
     std::string address = "127.0.0.1";  // of every rank's door
     // Where the links of a rank get their faults from.
     std::function<transport::link::SocketCalls&(int rank)> calls = [](int) -> transport::link::SocketCalls& {

@@ -341,6 +341,9 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
                                        .look = [this, &members] { return first_lost(members); },
                                        .merge = layout.host_count() > 1 ? transport::kMergeFailures : 0s,
                                        .describe = collective::describe_entries,
+                                       .payload = options_.memory_checks == MemoryChecks::kOn
+                                                      ? transport::shm::PayloadChecks::kOn
+                                                      : transport::shm::PayloadChecks::kOff,
                                        .staging = staging_of(layout),
                                        .patience = patience()};
   const std::vector<int>& here = layout.neighbours_of(position);

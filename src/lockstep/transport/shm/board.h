@@ -18,7 +18,7 @@
 // Errors: kTimeout names the members that are missing; kDisconnected with kPeerDied a member whose process
 // has ended, or with kDesync one that has left while it is waited for. Once a failure is recorded every wait
 // returns it, within 50 ms. Then the board is dead.
-// Does not: check headers (collective/ compares fingerprints), or know the operation.
+// Does not: compare headers (collective/ compares fingerprints), or know the operation.
 //
 // What was posted in the round before the open one can be read as well, until our next post. So a member that
 // needs nothing from the others in a round waits for nobody, and compares headers when it opens the next one.
@@ -53,7 +53,12 @@ struct Posting {
   Header header{};
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
+  std::uint64_t payload = 0;  // with BoardOptions::payload: of the range
+  std::uint64_t seal = 0;     // of all before it and the round
 };
+
+// Whether the bytes of a range are posted with a checksum, by which a reader can tell that they have changed.
+enum class PayloadChecks : bool { kOff, kOn };
 
 // What a member says of the operation that it has begun. Opaque here but for the number: members that say
 // something else of the same number are out of step.
@@ -71,6 +76,7 @@ struct BoardOptions {
   Duration merge = {};       // how long failures of other hosts are waited for; none on a group's only host
   // The error for two members that are out of step.
   std::function<Status(Rank own, const Entry& mine, Rank peer, const Entry& theirs)> describe = {};
+  PayloadChecks payload = PayloadChecks::kOff;  // the same on all members
   // Performance.
   Bytes staging = Bytes::mib(1);  // each of the two buffers; the same on all members
   Patience patience;
@@ -107,6 +113,11 @@ class Board {
   bool last_round_is_unknown() const { return agreed_ + 1 != round_; }
   // All members that count for this one have posted the same operation in this round.
   void all_agree() { agreed_ = round_; }
+  // Whether a posting is as its owner wrote it, in this round or, with `last`, in the one before.
+  // kCorruptFrame if something else has changed it; of the range's bytes only with payload checks.
+  enum class Of : bool { kThisRound, kLastRound };
+  Status check(int peer, const Posting& posting, Of round = Of::kThisRound) const;
+  PayloadChecks payload_checks() const { return payload_; }
   // The range that `peer` posted; nullptr if it does not lie inside its heap.
   std::byte* range_of(int peer, const Posting& posting) const;
 
@@ -178,6 +189,7 @@ class Board {
   const Bytes staging_;
   const Patience patience_;
   const Duration merge_;
+  const PayloadChecks payload_;
   const decltype(BoardOptions::describe) describe_;
   int index_ = 0;
   std::uint64_t offset_ = 0;      // of our own block

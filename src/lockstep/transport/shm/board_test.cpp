@@ -93,6 +93,32 @@ TEST(Board, AOneWayStreamNeverOverwritesWhatAReaderStillReads) {
   });
 }
 
+TEST(Board, APostingThatWasChangedDoesNotFitItsSeal) {
+  on_board(2, [](Board& board, const Clock& clock) {
+    const Deadline deadline = clock.in(30s);
+    for (const std::uint64_t round : {1, 2}) {
+      ASSERT_OK(board.open_round(deadline));
+      board.post_staging(header_of(round), Bytes{64});
+      ASSERT_OK(board.await_all(deadline));
+      const int peer = 1 - board.index();
+      const Posting posted = board.posting_of(peer);
+      EXPECT_OK(board.check(peer, posted));
+      for (std::size_t bit = 0; bit < 8 * sizeof(Posting); ++bit) {
+        Posting changed = posted;
+        reinterpret_cast<unsigned char*>(&changed)[bit / 8] ^= static_cast<unsigned char>(1U << (bit % 8));
+        const Status status = board.check(peer, changed);
+        EXPECT_EQ(status.failure(), Failure::kCorruptFrame) << bit;
+        EXPECT_EQ(status.cause().peer, board.rank_of(peer));
+      }
+      // One of an earlier round is no posting of this one.
+      if (round == 2) {
+        EXPECT_OK(board.check(peer, board.last_posting_of(peer), Board::Of::kLastRound));
+        EXPECT_EQ(board.check(peer, board.last_posting_of(peer)).failure(), Failure::kCorruptFrame);
+      }
+    }
+  });
+}
+
 TEST(Board, APostingOutsideTheHeapHasNoRange) {
   on_board(2, [](Board& board, const Clock& clock) {
     const Deadline deadline = clock.in(30s);
