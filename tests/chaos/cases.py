@@ -5,6 +5,7 @@ it must be. docs/reliability.md explains each.
 """
 
 import random
+import statistics
 
 from places import within
 from worlds import Plan
@@ -317,6 +318,40 @@ class Flip(Case):
         return complaints
 
 
+class Attack(Case):
+    """F14: strangers at every listener of a running world."""
+
+    row, name, transports, cost = "F14", "attack", ("tcp",), 100
+    SECONDS = 60
+    SHORT_SECONDS = 4
+    GROWTH = 16 << 20
+    SLOWER = 1.05
+
+    def choose(self, plan, rng):
+        plan.fault, plan.siege, plan.bound = "attack", self.SECONDS, 1.0
+
+    def rule(self, plan, outcome):
+        complaints = none_fails(plan, outcome)
+        siege = outcome.siege
+        if not siege or not siege.connections:
+            return complaints + ["nobody was attacked"]
+        if siege.growth() > self.GROWTH:
+            complaints.append(f"a process has grown by {siege.growth() >> 20} MiB")
+        if plan.timed and self.slowdown(outcome) > self.SLOWER:
+            complaints.append(f"steps take {self.slowdown(outcome):.3f} times as long under {siege.connections} connections")
+        return complaints
+
+    @staticmethod
+    def slowdown(outcome):
+        """The median time of a step while attacked, by that of the times between."""
+        paces = {True: [], False: []}
+        for event in outcome.events[0]:
+            attacked = outcome.siege.is_attacked(event["at"] / 1e9)
+            if event["event"] == "pace" and attacked is not None:
+                paces[attacked].append(event["step_us"])
+        return statistics.median(paces[True] or [0]) / statistics.median(paces[False] or [1])
+
+
 class Mismatch(Case):
     """F21, F22: one rank makes another call than the others."""
 
@@ -590,7 +625,7 @@ class OppositeOrder(Case):
 
 def all_cases(jumping_clock=""):
     cases = [Death("kill", "F1", ("kill",)), DeathWhileJoining(), DeathWhileLeaving(), SeveralDeaths(),
-             Death("end", "F3", DEADLY), Stop(), StopAndContinue(), Sleep(), Slow(), Cut(), Flip(),
+             Death("end", "F3", DEADLY), Stop(), StopAndContinue(), Sleep(), Slow(), Cut(), Flip(), Attack(),
              Mismatch("mismatch", "F21", MISMATCHES), Mismatch("same_bytes", "F22", ("same_size_dtype",)), LeaveEarly(),
              Say(), NoMemory(), OutOfMemory(), NoSharedMemory(), TooMuch(), Storm(),
              Limited("no_descriptors", ("few_descriptors", "no_descriptors")),

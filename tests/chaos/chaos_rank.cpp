@@ -98,6 +98,7 @@ class RankProgram {
     world_ = std::move(*joined);
     report("joined");
     if (plan_.fault == "destroy") return play_destroy(plan_, *world_);
+    if (plan_.fault == "attack") return play_attack(*world_);
     if (plan_.fault == "flip") return play_flip(plan_, *world_);
     if (plan_.fault == "opposite_order") return play_opposite_order(plan_, *world_);
     const Status status = run_steps();

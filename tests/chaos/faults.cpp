@@ -234,6 +234,11 @@ Step disagree(const Plan& plan, Step step, WorldSize size) {
   return step;
 }
 
+bool has_a_word() {
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return ::poll(&input, 1, 0) > 0;
+}
+
 void wait_for_a_word() {
   pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   while (::poll(&input, 1, kWaitForWordMillis) < 0 && errno == EINTR) {

@@ -57,5 +57,7 @@ Step disagree(const Plan& plan, Step step, WorldSize size);
 
 // Until the driver says something.
 void wait_for_a_word();
+// Whether it has come.
+bool has_a_word();
 
 }  // namespace lockstep::chaos

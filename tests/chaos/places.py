@@ -71,6 +71,79 @@ class Place:
         return found
 
 
+    def listeners(self, host):
+        """The addresses of those that listen on that host, as attacker.py takes them."""
+        net = pathlib.Path(f"/proc/{self.holders[host].pid}/net")
+        found = []
+        for line in (net / "tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                address, port = fields[1].split(":")
+                found.append(".".join(str(byte) for byte in reversed(bytes.fromhex(address))) + f":{int(port, 16)}")
+        for line in (net / "unix").read_text().splitlines()[1:]:
+            fields = line.split(None, 7)
+            if fields[3] == "00010000" and len(fields) > 7 and fields[7].startswith("@"):
+                found.append(fields[7])
+        return found
+
+
+class Siege:
+    """Strangers at every listener of a world, on and off by turns, and what the world did meanwhile."""
+
+    TURN = 1.0  # seconds
+    RATE = 500  # connections a second, on each host
+
+    def __init__(self, place, hosts, processes):
+        self.processes = processes
+        self.attackers = []
+        for host in hosts:
+            script = str(pathlib.Path(__file__).resolve().parent / "attacker.py")
+            self.attackers.append(subprocess.Popen(
+                [*place.prefix(host), sys.executable, script, str(self.RATE), *place.listeners(host)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        self.began = time.monotonic()
+        self.turns = []  # when each began; the second, fourth, ... are attacked
+        self.memory = [self.resident()]
+        self.connections = 0
+
+    def resident(self):
+        """Of the process that has grown most since the beginning, in bytes."""
+        sizes = []
+        for process in self.processes:
+            pages = int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+            sizes.append(pages * os.sysconf("SC_PAGE_SIZE"))
+        return sizes
+
+    def look(self):
+        if time.monotonic() < self.began + len(self.turns) * self.TURN:
+            return
+        self.memory.append(self.resident())
+        word = b"on\n" if len(self.turns) % 2 else b"off\n"
+        for attacker in self.attackers:
+            attacker.stdin.write(word)
+            attacker.stdin.flush()
+        self.turns.append(time.monotonic())
+
+    def is_attacked(self, at):
+        """True or False; None in the moments of change."""
+        turn = sum(at >= began for began in self.turns) - 1
+        if turn < 1 or at - self.turns[turn] < self.TURN / 4:
+            return None
+        return turn % 2 == 1
+
+    def growth(self):
+        """Of the process that has grown most, after its first second."""
+        first = self.memory[min(2, len(self.memory) - 1)]
+        return max(now - before for sizes in self.memory for now, before in zip(sizes, first))
+
+    def end(self):
+        for attacker in self.attackers:
+            attacker.stdin.close()
+            self.connections += int(attacker.stdout.read() or 0)
+            attacker.wait(30)
+            attacker.stdout.close()
+
+
 class StoreProcess:
     """A `lockstep store` for one job, as an agent would serve it: no rank's death takes it along."""
 

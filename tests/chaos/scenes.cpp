@@ -1,5 +1,7 @@
 #include "scenes.h"
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -75,6 +77,31 @@ void play_flip(const Plan& plan, World& world) {
   const ByteSpan bytes = bytes_of(data);
   if (status.ok()) {
     status = world.group().run({.kind = OpKind::kAllReduce, .dtype = DType::kInt32, .outputs = {&bytes, 1}});
+  }
+  finish(status);
+}
+
+void play_attack(World& world) {
+  constexpr std::size_t kCount = 16'384;
+  constexpr Duration kReport = std::chrono::milliseconds(100);
+  std::vector<std::int32_t> data(kCount);
+  const ByteSpan bytes = bytes_of(data);
+  Status status;
+  bool over = false;
+  auto since = Clock::steady().now();
+  int steps = 0;
+  while (status.ok() && !over) {
+    std::fill(data.begin(), data.end(), 1);
+    data[0] = world.rank().value == 0 && has_a_word() ? 1 : 0;
+    status = world.group().run({.kind = OpKind::kAllReduce, .dtype = DType::kInt32, .outputs = {&bytes, 1}});
+    if (status.ok() && data[1] != world.size().value) status = Status::internal("wrong sum");
+    over = data[0] != 0;
+    ++steps;
+    const Duration took = Clock::steady().now() - since;
+    if (world.rank().value != 0 || took < kReport) continue;
+    report("pace", {{"step_us", std::chrono::duration<double, std::micro>(took).count() / steps}});
+    since = Clock::steady().now();
+    steps = 0;
   }
   finish(status);
 }

@@ -14,6 +14,9 @@ void play_destroy(const Plan& plan, World& world);
 // where it lies, and then read it.
 void play_flip(const Plan& plan, World& world);
 
+// Equal steps until the driver says the word to rank 0, which reports how long they take ("pace").
+void play_attack(World& world);
+
 // Two groups: with two threads, whose operations come in another order on the victims, all must succeed; with
 // one thread the order is a deadlock, which must end by the timeout.
 void play_opposite_order(const Plan& plan, World& world);

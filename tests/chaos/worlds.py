@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import memory
-from places import Scratch, StoreProcess, shared_names, within
+from places import Scratch, Siege, StoreProcess, shared_names, within
 
 JOIN_SECONDS = 20  # what a world may take to start, on a busy machine
 LAST_WORDS = 20  # how long ranks may take to end once they have heard the failure
@@ -38,6 +38,7 @@ class Plan:
     cut: str = ""  # by the driver: "both", "first", "second", "silent"
     resume_after: float = -1  # SIGCONT so long after the stop; -1: when the others have gone on
     storm: bool = False  # the driver kills all
+    siege: float = 0  # seconds for which strangers attack every listener, by turns
     flip: str = ""  # by the driver, in the victim's memory: a bit of the "header" or of the "payload"
     bit: int = 0
     timed: bool = True  # whether what depends on the speed of the machine is judged
@@ -101,6 +102,7 @@ class Outcome:
     hang: bool = False
     leaks: list = dataclasses.field(default_factory=list)
     started: float = 0  # seconds from the start until all had joined
+    siege: object = None  # where there was one
     took: float = 0  # seconds from the injection until all had ended
 
     def event(self, rank, name):
@@ -113,12 +115,13 @@ class Outcome:
 class Conductor:
     """What the driver itself does while a world runs."""
 
-    def __init__(self, plan, ranks, place):
-        self.plan, self.ranks, self.place = plan, ranks, place
+    def __init__(self, plan, ranks, place, store):
+        self.plan, self.ranks, self.place, self.store = plan, ranks, place, store
         self.injected = 0.0
         self.joined_at = 0.0
         self.stopped_at = 0.0
         self.done = set()
+        self.siege = None
 
     def all_have(self, name, who):
         return all(self.ranks[rank].event(name) or self.ranks[rank].has_ended() for rank in who)
@@ -145,6 +148,8 @@ class Conductor:
             if resume and self.once("resume"):
                 for victim in plan.victims:
                     self.ranks[victim].process.send_signal(signal.SIGCONT)
+        if plan.siege and due:
+            self.besiege(now)
         if plan.flip and self.ranks[plan.victims[0]].event("ready") and "flip" not in self.done and self.flip():
             self.done.add("flip")
             for survivor in plan.survivors():
@@ -159,6 +164,17 @@ class Conductor:
         new = what not in self.done
         self.done.add(what)
         return new
+
+    def besiege(self, now):
+        if self.once("siege"):
+            self.injected = now
+            self.siege = Siege(self.place, {self.plan.host_of(rank.rank) for rank in self.ranks},
+                               [self.store.process, *(rank.process for rank in self.ranks)])
+        if now < self.injected + self.plan.siege:
+            self.siege.look()
+        elif self.once("relief"):
+            self.siege.end()
+            self.ranks[0].process.stdin.close()
 
     def flip(self):
         """False as long as the victim has not posted."""
@@ -208,17 +224,18 @@ def run(plan, program, place, cgroup=None):
     try:
         for rank in range(plan.world):
             ranks.append(RankProcess(plan, rank, program, place, store, scratch, cgroup))
-        conductor = Conductor(plan, ranks, place)
+        conductor = Conductor(plan, ranks, place, store)
         conductor.began = time.monotonic()
 
         def limit():
-            base = max(conductor.injected, began + within(JOIN_SECONDS))
+            base = max(conductor.injected + plan.siege, began + within(JOIN_SECONDS))
             return base + 3 * within(plan.bound) + within(LAST_WORDS)
 
         in_time = listen(ranks, conductor, limit)
         took = time.monotonic() - (conductor.injected or conductor.joined_at or began)
         outcome = Outcome([rank.events for rank in ranks], [rank.errors.decode(errors="replace") for rank in ranks], [],
                           [rank.began for rank in ranks], conductor.injected, not in_time, took=took)
+        outcome.siege = conductor.siege
         if conductor.joined_at:
             outcome.started = conductor.joined_at - began
     finally:
