@@ -31,8 +31,7 @@ struct MessagePlace {
     const bool nameless = cause.op.empty();
     const bool other = cause.peer && cause.peer != rank;
     // The end of its connection may look like a death, and a door that it has closed like a cut wire.
-    const bool looks_lost =
-        cause.failure == Failure::kPeerDied || cause.failure == Failure::kPeerUnreachable;
+    const bool looks_lost = cause.failure == Failure::kPeerDied || cause.failure == Failure::kPeerUnreachable;
     const bool left =
         other && (cause.failure == Failure::kClosed || (looks_lost && has_left && has_left(*cause.peer)));
     if (left) cause.failure = Failure::kDesync;
@@ -215,7 +214,7 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
   if (status.ok()) {
     // Between hosts waits are long anyway.
     if (parts_.communicator->board().has_slept() || parts_.communicator->layout().host_count() > 1)
-      look_for_straggler();
+      look_for_straggler(sequence);
     return status;
   }
   return fail(status);
@@ -228,19 +227,34 @@ Status NativeGroup::fail(const Status& why) {
   return status;
 }
 
-void NativeGroup::look_for_straggler() {
-  const transport::shm::Board& board = parts_.communicator->board();
-  const auto latest = board.last_to_enter();
-  if (!latest || latest->after < StragglerWatch::kWorth) return;
-  const Rank last = board.rank_of(latest->index);
-  {
-    const MutexLock lock(waits_mutex_);
-    Counters::Wait& wait = waits_[last];
-    ++wait.operations;
-    wait.lost += latest->after;
+void NativeGroup::look_for_straggler(std::uint64_t sequence) {
+  transport::Communicator& communicator = *parts_.communicator;
+  const transport::shm::Board& board = communicator.board();
+  if (const auto latest = board.last_to_enter(); latest && latest->after >= StragglerWatch::kWorth) {
+    const Rank last = board.rank_of(latest->index);
+    count_wait(last, latest->after);
+    if (board.index() == (latest->index == 0 ? 1 : 0))
+      say(stragglers_.note(latest->sequence, last, latest->after, clock_.now()));
   }
-  if (board.index() != (latest->index == 0 ? 1 : 0)) return;
-  const auto report = stragglers_.note(latest->sequence, last, latest->after, clock_.now());
+  // The first of this host waits for one that is alone on the other. With more hosts that one might itself
+  // wait for somebody.
+  const transport::Layout& layout = communicator.layout();
+  if (layout.host_count() != 2 || board.index() != 0) return;
+  const auto slept = communicator.links().slept_longest();
+  if (!slept || slept->time < StragglerWatch::kWorth || layout.neighbours_of(slept->peer).size() > 1) return;
+  const Rank last = communicator.rank_of(slept->peer);
+  count_wait(last, slept->time);
+  say(lone_stragglers_.note(sequence, last, slept->time, clock_.now()));
+}
+
+void NativeGroup::count_wait(Rank last, Duration lost) {
+  const MutexLock lock(waits_mutex_);
+  Counters::Wait& wait = waits_[last];
+  ++wait.operations;
+  wait.lost += lost;
+}
+
+void NativeGroup::say(const std::optional<StragglerWatch::Report>& report) const {
   if (report) kLog.warn(cat("group ", base::quoted(who_.name()), ": ", report->text(), "."));
 }
 

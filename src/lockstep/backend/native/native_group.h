@@ -86,13 +86,17 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   Status fail(const Status& why);
   // After an operation: counts whom this rank has waited for; one rank of the host says whom its neighbours
   // wait for again and again.
-  void look_for_straggler();
+  void look_for_straggler(std::uint64_t sequence);
+  void count_wait(Rank last, Duration lost);
+  void say(const std::optional<StragglerWatch::Report>& report) const;
 
   NativeGroupParts parts_;
   const Clock& clock_;
   Membership who_;
   OpQueue queue_;
-  StragglerWatch stragglers_;  // of whoever runs an operation
+  // Of whoever runs an operation.
+  StragglerWatch stragglers_;       // on this host
+  StragglerWatch lone_stragglers_;  // alone on the other one
   mutable Mutex waits_mutex_;
   std::map<Rank, Counters::Wait> waits_ LOCKSTEP_GUARDED_BY(waits_mutex_);
   std::atomic<std::uint64_t> messages_ = 0;

@@ -34,6 +34,7 @@ Status Links::begin(const Stamp& stamp) {
   }
   last_stamp_ = stamp_;
   stamp_ = stamp;
+  slept_.clear();
   return sent && !received ? look_for_strays() : Status();
 }
 
@@ -279,8 +280,17 @@ Status Links::wait_for_one(std::span<const Ticket> tickets, const Deadline& dead
                              {.failure = Failure::kMissingRanks, .peer = rank, .missing = {rank}});
     }
     LOCKSTEP_TRY(sleep(deadline));
+    const Ticket& first = tickets.front();
+    if (first.direction == Ticket::Direction::kIn) slept_[first.peer] += clock.now() - now;
   }
   return {};
+}
+
+std::optional<Links::Slept> Links::slept_longest() const {
+  const auto longest = std::ranges::max_element(
+      slept_, [](const auto& one, const auto& other) { return one.second < other.second; });
+  if (longest == slept_.end()) return std::nullopt;
+  return Slept{.peer = longest->first, .time = longest->second};
 }
 
 void Links::close_all(FrameKind kind, ByteView payload) {

@@ -104,6 +104,14 @@ class Links {
   // Until one of them is done; a timeout names the first.
   Status wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline);
 
+  // In the operation that was begun last: for whose message this member has slept longest, and how long.
+  // Nothing if it has not.
+  struct Slept {
+    int peer;
+    Duration time;
+  };
+  std::optional<Slept> slept_longest() const;
+
   // What has come from members besides what is expected of them, as LinksOptions::judge sees it. Waits look,
   // too.
   Status look_for_strays();
@@ -155,6 +163,7 @@ class Links {
   const std::shared_ptr<Inbox> inbox_;  // shared with the door's loop, which fills it
   Stamp stamp_{};
   Stamp last_stamp_{};
+  std::map<int, Duration> slept_;  // in this operation, by peer
   std::map<int, Pair> pairs_;
   int waiting_streams_ = 0;  // how many have no socket yet
   bool closed_ = false;
