@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <barrier>
 #include <thread>
 
 #include "lockstep/base/text.h"
@@ -158,6 +160,33 @@ TEST(Links, ManyMessagesKeepTheirOrder) {
     for (const Links::Ticket& ticket : tickets) ASSERT_OK(links.wait(ticket, deadline));
     for (std::uint32_t i = 0; i < numbers.size(); ++i) ASSERT_EQ(numbers[i], i);
   });
+}
+
+TEST(Links, WhomAMemberHasSleptForIsKnown) {
+  std::barrier both(2);
+  std::atomic<bool> slept = false;
+  with_links(2, {}, [&](Links& links, int own, const Deadline& deadline) {
+    // Where the machine gives the receiver no time, the message is there when it looks: then once more.
+    for (int turn = 1; !slept && turn <= 200; ++turn) {
+      EXPECT_OK(links.begin(stamp_of(turn)));
+      EXPECT_FALSE(links.slept_longest());
+      both.arrive_and_wait();
+      const Deadline late = deadline.at_most(20ms);
+      while (own == 1 && !late.expired()) std::this_thread::yield();
+      Buffer byte(1);
+      const auto ticket = own == 1 ? links.send(0, byte, deadline) : links.recv(1, byte, deadline);
+      ASSERT_OK(ticket.status());
+      ASSERT_OK(links.wait(*ticket, deadline));
+      const auto longest = links.slept_longest();
+      if (own == 0 && longest) {
+        EXPECT_EQ(longest->peer, 1);
+        EXPECT_GT(longest->time, Duration::zero());
+        slept = true;
+      }
+      both.arrive_and_wait();
+    }
+  });
+  EXPECT_TRUE(slept);
 }
 
 TEST(Links, MembersInDifferentOperationsAreTold) {
