@@ -232,7 +232,12 @@ void NativeGroup::look_for_straggler(std::uint64_t sequence) {
   const transport::shm::Board& board = communicator.board();
   if (const auto latest = board.last_to_enter(); latest && latest->after >= StragglerWatch::kWorth) {
     const Rank last = board.rank_of(latest->index);
-    count_wait(last, latest->after);
+    {
+      const MutexLock lock(waits_mutex_);
+      Counters::Wait& wait = waits_[last];
+      ++wait.operations;
+      wait.lost += latest->after;
+    }
     if (board.index() == (latest->index == 0 ? 1 : 0))
       say(stragglers_.note(latest->sequence, last, latest->after, clock_.now()));
   }
@@ -241,17 +246,8 @@ void NativeGroup::look_for_straggler(std::uint64_t sequence) {
   const transport::Layout& layout = communicator.layout();
   if (layout.host_count() != 2 || board.index() != 0) return;
   const auto slept = communicator.links().slept_longest();
-  if (!slept || slept->time < StragglerWatch::kWorth || layout.neighbours_of(slept->peer).size() > 1) return;
-  const Rank last = communicator.rank_of(slept->peer);
-  count_wait(last, slept->time);
-  say(lone_stragglers_.note(sequence, last, slept->time, clock_.now()));
-}
-
-void NativeGroup::count_wait(Rank last, Duration lost) {
-  const MutexLock lock(waits_mutex_);
-  Counters::Wait& wait = waits_[last];
-  ++wait.operations;
-  wait.lost += lost;
+  if (slept && layout.neighbours_of(slept->peer).size() == 1)
+    say(lone_stragglers_.note(sequence, communicator.rank_of(slept->peer), slept->time, clock_.now()));
 }
 
 void NativeGroup::say(const std::optional<StragglerWatch::Report>& report) const {

@@ -87,7 +87,6 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   // After an operation: counts whom this rank has waited for; one rank of the host says whom its neighbours
   // wait for again and again.
   void look_for_straggler(std::uint64_t sequence);
-  void count_wait(Rank last, Duration lost);
   void say(const std::optional<StragglerWatch::Report>& report) const;
 
   NativeGroupParts parts_;
