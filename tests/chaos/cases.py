@@ -31,6 +31,7 @@ class Case:
     name = ""
     transports = ("shm", "tcp")
     needs_cgroup = False
+    worlds = WORLDS
     cost = 1  # points of the long form are divided by it: a point of some cases takes seconds
 
     def plan(self, rng, world, transport, point):
@@ -320,7 +321,7 @@ class Flip(Case):
 class Attack(Case):
     """F14: strangers at every listener of a running world."""
 
-    row, name, transports, cost = "F14", "attack", ("tcp",), 100
+    row, name, transports, worlds, cost = "F14", "attack", ("tcp",), (4,), 100
     SECONDS = 60
     SHORT_SECONDS = 4
     GROWTH = 16 << 20

@@ -2,7 +2,7 @@
 """Injects faults into worlds of real processes and checks what every rank hears of them.
 
     chaos.py --merge FILE... [--json FILE] [--markdown FILE]
-    chaos.py --rank-program FILE --command FILE [--points N] [--seed S] [--case NAME ...] [--world N ...]
+    chaos.py --rank-program FILE --command FILE [--points N] [--seed S] [--case NAME ...] [--without NAME ...] [--world N ...]
              [--transport shm|tcp ...] [--point I] [--seconds S] [--json FILE] [--markdown FILE] [--show]
 
 --points is per case, world and transport; they take turns, and after --seconds no further one is begun. --begin goes on
@@ -184,7 +184,7 @@ def choose(options, place):
     """Which points of which cases."""
     chosen = []
     for case in cases.all_cases(options.jumping_clock):
-        if options.case and case.name not in options.case:
+        if (options.case and case.name not in options.case) or case.name in (options.without or ()):
             continue
         if case.needs_cgroup and not cgroups.probe():
             print(f"{case.name} needs a memory cgroup of its own, which cannot be made here")
@@ -195,7 +195,7 @@ def choose(options, place):
             if transport not in place.transports:
                 print(f"{case.name} over {transport} needs network namespaces, which cannot be made here")
             elif not options.transport or transport in options.transport:
-                chosen += [(case, world, transport, points) for world in options.world or cases.WORLDS]
+                chosen += [(case, world, transport, points) for world in options.world or case.worlds]
     return chosen
 
 
@@ -252,6 +252,7 @@ def main():
     parser.add_argument("--exact", action="store_true", help="--points also for cases whose points take seconds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", action="append")
+    parser.add_argument("--without", action="append", metavar="CASE")
     parser.add_argument("--world", action="append", type=int)
     parser.add_argument("--transport", action="append")
     parser.add_argument("--point", type=int)
