@@ -24,8 +24,8 @@ constexpr Duration kTelling = seconds(2);
 // looks.
 constexpr Duration kHearing = seconds(1);
 constexpr Duration kPoll = milliseconds(10);
-// How often who comes to a failed round looks whether others there hear of it: for a second.
-constexpr int kLooks = 100;
+// How often who comes to a failed round looks whether others there hear of it: for three seconds.
+constexpr int kLooks = 300;
 // How often to look whether the members of an earlier round have died.
 constexpr Duration kLookAgain = milliseconds(250);
 
@@ -112,7 +112,9 @@ Join::Attempt Join::arrive(const RoundKeys& keys) {
       arrived == self_.world_size.value ? complete(keys, deadline_) : wait_for_verdict(keys);
   if (verdict.status().code() == Code::kTimeout) verdict = give_up(keys);
   if (!verdict.ok()) return verdict.status();
-  if (std::holds_alternative<Status>(*verdict)) LOCKSTEP_TRY(note_failure(keys));
+  if (std::holds_alternative<Status>(*verdict)) {
+    if (const Status noted = note_failure(keys); !noted.ok()) kLog.debug(noted.message());
+  }
   return conclude(keys, *verdict);
 }
 
