@@ -1,6 +1,7 @@
 #include "lockstep/transport/communicator.h"
 
 #include <algorithm>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -28,10 +29,9 @@ Status as_seen_from(int position, const std::vector<Rank>& ranks, const Layout& 
   std::swap(*cause.peer, *cause.rank);
   cause.host.clear();  // of the other one
   cause.pid.reset();
-  return Status::disconnected(
-      cat("rank ", *cause.peer, " cannot be reached: it says that it cannot reach rank ", *cause.rank, " (",
-          news.message(), ")"),
-      std::move(cause));
+  const std::string text = cat("rank ", *cause.peer, " cannot be reached: it says that it cannot reach rank ",
+                               *cause.rank, " (", news.message(), ")");
+  return Status::disconnected(text, std::move(cause));
 }
 
 Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
