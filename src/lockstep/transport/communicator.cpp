@@ -1,11 +1,7 @@
 #include "lockstep/transport/communicator.h"
 
 #include <algorithm>
-#include <string>
 #include <thread>
-#include <utility>
-
-#include "lockstep/base/text.h"
 
 namespace lockstep::transport {
 namespace {
@@ -16,23 +12,6 @@ using namespace std::chrono_literals;
 constexpr Duration kNewsMayTake = 250ms;
 
 }  // namespace
-
-Status as_seen_from(int position, const std::vector<Rank>& ranks, const Layout& layout, const Status& news) {
-  Cause cause = news.cause();
-  if (cause.failure != Failure::kPeerUnreachable || !cause.peer || !cause.rank) return news;
-  const auto is_here = [&](Rank rank) {
-    return std::ranges::any_of(layout.neighbours_of(position), [&](int neighbour) {
-      return ranks[static_cast<std::size_t>(neighbour)] == rank;
-    });
-  };
-  if (!is_here(*cause.peer) || is_here(*cause.rank)) return news;
-  std::swap(*cause.peer, *cause.rank);
-  cause.host.clear();  // of the other one
-  cause.pid.reset();
-  const std::string text = cat("rank ", *cause.peer, " cannot be reached: it says that it cannot reach rank ",
-                               *cause.rank, " (", news.message(), ")");
-  return Status::disconnected(text, std::move(cause));
-}
 
 Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
                            std::unique_ptr<shm::Board> board, std::unique_ptr<link::Links> links)
@@ -45,7 +24,7 @@ Communicator::Communicator(int position, std::vector<Rank> ranks, Layout layout,
 }
 
 Status Communicator::fail(const Status& status) {
-  (void)board_->fail(as_seen_from(position_, ranks_, layout_, status));
+  (void)board_->fail(status);
   if (links_) {
     const Status known = board_->known_failure();
     links_->abort(known);

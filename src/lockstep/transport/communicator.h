@@ -20,11 +20,6 @@ namespace lockstep::transport {
 // How long the hosts of a group wait for each other's first failures, so that all quote the same.
 constexpr Duration kMergeFailures = std::chrono::milliseconds(100);
 
-// What another host says of a loss, seen from here: a rank of this host that cannot be reached from there is
-// not out of reach for itself and its neighbours; who says so is. `ranks` are those of the members in the
-// world, by position.
-Status as_seen_from(int position, const std::vector<Rank>& ranks, const Layout& layout, const Status& news);
-
 class Communicator {
  public:
   // `ranks` are those of the members in the world, by position. `links` is nothing for a group on one host.

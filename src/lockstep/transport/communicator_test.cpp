@@ -66,26 +66,6 @@ TEST(Communicator, OnOneHostTheFirstFailureWins) {
   });
 }
 
-// A wire that is cut one way: the host that does not hear the other says so, and the other hears it.
-TEST(Communicator, WhoIsOutOfReachForAnotherHostNamesThatHost) {
-  const std::vector<Rank> ranks = {Rank{4}, Rank{5}, Rank{6}, Rank{7}};
-  const std::vector<int> hosts = {0, 0, 1, 1};
-  const Layout layout = Layout::of(std::span<const int>(hosts));
-  const Status news =
-      Status::disconnected("nothing was heard of rank 6",
-                           {.failure = Failure::kPeerUnreachable, .rank = Rank{4}, .peer = Rank{6}});
-  for (const int there : {0, 1}) EXPECT_EQ(as_seen_from(there, ranks, layout, news).cause(), news.cause());
-  for (const int here : {2, 3}) {
-    const Status seen = as_seen_from(here, ranks, layout, news);
-    EXPECT_EQ(seen.failure(), Failure::kPeerUnreachable);
-    EXPECT_EQ(seen.cause().peer, Rank{4});
-    EXPECT_EQ(seen.cause().rank, Rank{6});
-    EXPECT_THAT(seen.message(),
-                ::testing::HasSubstr("rank 4 cannot be reached: it says that it cannot reach rank 6"));
-    EXPECT_EQ(as_seen_from(here, ranks, layout, died(6, 1, 4)).cause(), died(6, 1, 4).cause());
-  }
-}
-
 TEST(Communicator, WhatIsHeardAfterTheHostsHaveAgreedChangesNothing) {
   CommunicatorWorld{{0, 1}}.run([](Communicator& comm) {
     if (comm.position() != 0) return;

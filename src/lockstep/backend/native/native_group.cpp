@@ -266,6 +266,13 @@ Status NativeGroup::told(const Status& failure) const {
     if (place == all.end() || *place != *cause.peer) all.insert(place, *cause.peer);
   }
   if (!lost || cause.peer != who_.own()) return failure.with_cause(std::move(cause));
+  // Not out of reach for itself: who says so is.
+  if (cause.failure == Failure::kPeerUnreachable && cause.rank && cause.rank != who_.own()) {
+    cause.peer = cause.rank;
+    const std::string text = cat("rank ", who_.own(), ": rank ", *cause.peer,
+                                 " cannot be reached: it has lost this rank (", failure.message(), ")");
+    return Status::disconnected(text, std::move(cause));
+  }
   cause.failure = Failure::kLeftOut;
   return failure.with_cause(std::move(cause))
       .with_prefix(cat("rank ", who_.own(), " was left out of ", base::quoted(who_.name()),

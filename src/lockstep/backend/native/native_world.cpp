@@ -364,8 +364,8 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
     (void)on_host.fail(news);
     end_messages();
   };
-  const auto hear_host = [&on_host, end_messages, position, members, layout](const Status& news) {
-    on_host.hear(transport::as_seen_from(position, members, layout, news));
+  const auto hear_host = [&on_host, end_messages](const Status& news) {
+    on_host.hear(news);
     end_messages();
   };
   const auto look = [&on_host] { return on_host.final_failure(); };
