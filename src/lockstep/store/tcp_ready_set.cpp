@@ -18,6 +18,7 @@ constexpr int kBatch = 256;
 constexpr int kBatchesPerTurn = 4;
 
 constexpr std::uint32_t kReceiving = EPOLLIN | EPOLLRDHUP | EPOLLET;
+constexpr std::uint32_t kEnded = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 
 int new_epoll() {
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -77,6 +78,8 @@ void ReadySet::handle_on_loop() {
     for (int k = 0; k < count; ++k) {
       const epoll_event& event = events[static_cast<std::size_t>(k)];
       auto* const watcher = static_cast<Watcher*>(event.data.ptr);
+      // One edge may tell of the last bytes and of the end.
+      if ((event.events & kEnded) != 0) watcher->has_ended_on_loop();
       if ((event.events & EPOLLOUT) != 0) watcher->can_send_on_loop();
       if ((event.events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) watcher->can_receive_on_loop();
     }

@@ -23,6 +23,9 @@ class ReadySet {
   class Watcher {
    public:
     virtual ~Watcher() = default;
+    // Nothing comes after what has come by now: a short read is not the last one. can_receive_on_loop()
+    // follows.
+    virtual void has_ended_on_loop() = 0;
     // Something may have come, or the connection has ended.
     virtual void can_receive_on_loop() = 0;
     // After arm_sending().

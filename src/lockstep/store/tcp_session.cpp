@@ -85,7 +85,7 @@ void Session::read_on_loop() {
     // The first time, what was left when it paused.
     paused_ = !handle_frames_on_loop();
     reader_.settle();
-    if (closed_ || paused_ || drained) return;
+    if (closed_ || paused_ || (drained && !ended_)) return;
     if (read >= kReadPerTurn) return ready_set_.rearm_receiving(conduit_, *this);
     const ByteSpan free = reader_.space(shared_.scratch);
     const ByteSpan space = free.first(std::min(free.size(), kReadPerTurn));

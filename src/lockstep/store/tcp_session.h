@@ -36,6 +36,7 @@ class Session final : public Answers, public ReadySet::Watcher {
   Session(Shared& shared, ReadySet& ready_set, Tenant& tenant, Guest guest);
   ~Session() override;
 
+  void has_ended_on_loop() override { ended_ = true; }
   void can_receive_on_loop() override;
   void can_send_on_loop() override;
   void flush_on_loop();
@@ -74,6 +75,7 @@ class Session final : public Answers, public ReadySet::Watcher {
   bool in_unsent_ = false;
   bool paused_ = false;   // does not read until enough is sent
   bool writing_ = false;  // waits until the client has read some
+  bool ended_ = false;    // the client's end is behind what has come
   bool closed_ = false;
 };
 
