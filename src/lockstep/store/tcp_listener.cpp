@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kAcceptsPerTurn = 16;
 constexpr auto kRest = std::chrono::milliseconds(100);
-constexpr int kManyRests = 5;  // then it is no passing shortage
+constexpr int kManyRests = 3;  // then it is no passing shortage
 
 // Errors that concern one connection which is gone already, not the listening socket.
 bool is_of_the_connection(int error) {

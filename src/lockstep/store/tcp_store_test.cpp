@@ -303,7 +303,6 @@ TEST(TcpStore, AClientThatDiesWhileItIsAnsweredHarmsNobody) {
   EXPECT_OK(store->num_keys());
 }
 
-// F31, for the client: no descriptors left.
 TEST(TcpStore, AWillIsHeardByThoseWhoWaitWhenItsConnectionEnds) {
   for (const LocalSocket local : kBoth) {
     const TestServer server;
@@ -320,6 +319,7 @@ TEST(TcpStore, AWillIsHeardByThoseWhoWaitWhenItsConnectionEnds) {
   }
 }
 
+// F31, for the client: no descriptors left.
 TEST(TcpStore, WithoutDescriptorsConnectSaysSo) {
   const TestServer server;
   EXPECT_EQ(in_child([&] {

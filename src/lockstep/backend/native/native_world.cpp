@@ -209,6 +209,10 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
                                                             ? transport::Protection::kSealed
                                                             : transport::Protection::kIntegrity,
                                           .open_to_all = open_to_all(rendezvous_),
+                                          .cannot_accept =
+                                              [door = door_.get()](const Status& why) {
+                                                if (door != nullptr) door->tell_all(why);
+                                              },
                                           .congestion_control = options_.congestion_control},
       domain_, patience(), means_.tuning, options_.stall_after, clock_);
   if (size().value == 1) return {};

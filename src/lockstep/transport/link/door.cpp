@@ -258,6 +258,8 @@ const std::vector<base::SocketAddress>& Door::addresses() const { return impl_->
 
 Result<std::shared_ptr<Inbox>> Door::inbox(std::uint64_t group) { return impl_->lobby().inbox(group); }
 
+void Door::tell_all(const Status& news) { impl_->lobby().tell_all(news); }
+
 void Door::listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear) {
   impl_->lobby().listen_for_news(group, std::move(hear));
 }

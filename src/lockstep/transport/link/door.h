@@ -51,6 +51,8 @@ class Door {
   // `hear` is called on the loop when news of the group come, or came already; it must not wait. One per
   // group.
   void listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear);
+  // All groups that listen hear it, on the calling thread: something that they share has failed here.
+  void tell_all(const Status& news);
   // Afterwards `hear` is not running and will not run, and what still comes for the group is dropped.
   void forget(std::uint64_t group);
 

@@ -30,6 +30,7 @@ struct Surroundings {
   const Protection protection;
   const Duration handshake_timeout;
   const std::string& congestion_control;
+  const std::function<void(const Status&)>& cannot_accept;
 };
 
 // Errors are the ends of sentences; whoever is called says about whom.

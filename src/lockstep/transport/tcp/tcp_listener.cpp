@@ -39,6 +39,13 @@ void Door::open_on_loop(UniqueFd socket) {
           .warn =
               [this](std::string_view line) {
                 kLog.warn(cat(surroundings_.identity.text(), " on ", endpoint_.text(), ": ", line));
+              },
+          .cannot_accept =
+              [this](const Status& why) {
+                Cause cause = why.cause();
+                cause.rank = cause.peer = surroundings_.identity.rank;
+                surroundings_.cannot_accept(
+                    why.with_cause(std::move(cause)).with_prefix(cat(surroundings_.identity.text(), ": ")));
               }});
   listener_ = std::make_unique<store::Listener>(context, std::move(socket), *greeter_, log_limit_, "accept");
   listener_->accept_on_loop();

@@ -36,7 +36,8 @@ class TcpTransport::Impl {
                       .identity = options_.identity,
                       .protection = options_.protection,
                       .handshake_timeout = options_.handshake_timeout,
-                      .congestion_control = options_.congestion_control},
+                      .congestion_control = options_.congestion_control,
+                      .cannot_accept = options_.cannot_accept},
         loop_(std::move(loop)) {}
 
   ~Impl() {

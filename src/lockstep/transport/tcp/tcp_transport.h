@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,9 @@ struct TcpTransportOptions {
   Protection protection = Protection::kSealed;
   // Whether an address that other hosts can reach may be bound for a job without a secret.
   store::OpenToAll open_to_all = store::OpenToAll::kRefuse;
+  // Called on the loop when a listener has been unable to take in connections for a while: whoever connects
+  // meanwhile waits for an answer that cannot come.
+  std::function<void(const Status&)> cannot_accept = [](const Status&) {};
   // Performance: as choose_congestion_control() in congestion.h.
   std::string congestion_control = {};
   // Limits, per listener.

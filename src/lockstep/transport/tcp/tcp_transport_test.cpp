@@ -3,8 +3,12 @@
 #include "lockstep/transport/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <cstring>
+#include <future>
 #include <thread>
 
 #include "lockstep/testing/connection_calls.h"
@@ -59,6 +63,31 @@ class TcpTransportTest : public ::testing::Test {
   std::unique_ptr<TcpTransport> rank1_;
   std::unique_ptr<Listener> listener_;
 };
+
+// F31: whoever connects would wait for an answer until the handshake's limit.
+TEST_F(TcpTransportTest, AListenerWithoutDescriptorsSaysSoAndLivesOn) {
+  std::promise<Status> told;
+  TcpTransportOptions options;
+  options.cannot_accept = [&told](const Status& why) { told.set_value(why); };
+  listen(std::move(options));
+  expect_a_member_gets_in();  // all that it needs was made
+  const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  ASSERT_TRUE(client);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  sockaddr_in address{.sin_family = AF_INET,
+                      .sin_port = htons(listener_->endpoint().port),
+                      .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)},
+                      .sin_zero = {}};
+  (void)connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const Status why = told.get_future().get();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(why.failure(), Failure::kNoDescriptors) << why.text();
+  EXPECT_EQ(why.cause().peer, Rank(1));
+  expect_a_member_gets_in();
+}
 
 // F13.
 TEST_F(TcpTransportTest, AnotherSecretIsRefused) {
