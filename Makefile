@@ -19,7 +19,7 @@ demo: release  ## install what is missing, build, and train a network on two ran
 	tools/demo.sh
 
 test:          ## install what is missing, build, and run every test
-	tools/setup.sh build mpi digits
+	tools/setup.sh build mpi package digits
 	$(MAKE) release
 	ctest --preset release --output-junit $(REPORTS)/release.xml
 
