@@ -97,6 +97,8 @@ TEST(Faults, WhatAHookThrowsIsHeardByTheOthers) {
     });
     tensor::barrier();
     expect_error<DistBackendError>([&] { model(ones()).sum().backward(); }, {"bucket 0", "3 elements", "6"});
+    // The pass is over: what comes next is the group's failure, not a complaint about parameters.
+    expect_error<DistBackendError>([&] { model(ones()).sum().backward(); }, {"bucket 0"});
   });
 }
 
@@ -179,6 +181,22 @@ TEST(Faults, AModelThatIsGoneLeavesItsModuleAsItWas) {
     net->zero_grad();
     again(rank * ones()).sum().backward();
     EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank));
+  });
+}
+
+TEST(Faults, AHookMayBeRegisteredBetweenForwardAndBackward) {
+  run_world(2, [](int rank) {
+    nn::Linear net(2, 2);
+    DistributedDataParallel model(net);
+    const at::Tensor loss = model((rank + 1) * ones()).sum();
+    model.register_comm_hook(noop_hook());
+    loss.backward();  // with the hook of its forward
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1.5));
+    net->zero_grad();
+    model((rank + 1) * ones()).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank + 1));
+    model.remove_autograd_hooks();
+    expect_error([&] { model.update_process_group({}); }, {"update_process_group", "hooks were removed"});
   });
 }
 

@@ -90,16 +90,13 @@ void BackwardPass::ready(Parameter parameter) {
     refuse(expected_.times[parameter] == 0
                ? cat("the parameter ", name,
                      " got a gradient, but the outputs of forward do not depend on it "
-                     "(find_unused_parameters), or it "
-                     "took no part in the first backward pass (static_graph). Return every tensor that the "
-                     "loss is "
-                     "made of from forward, and set static_graph only for a graph that never changes.")
+                     "(find_unused_parameters), or it took no part in the first backward pass "
+                     "(static_graph). Return every tensor that the loss is made of from forward, and set "
+                     "static_graph only for a graph that never changes.")
                : cat("the gradient of the parameter ", name,
                      " was accumulated again after it was taken to be final. That happens when a parameter "
-                     "is used in "
-                     "several checkpointed parts, or outside forward; with static_graph = true it is known "
-                     "after the "
-                     "first pass how often."));
+                     "is used in several checkpointed parts, or outside forward; with static_graph = true it "
+                     "is known after the first pass how often."));
   }
   tell(PassPhase::kReady, parameter);
   take({parameter, Use::kUsed});
@@ -220,7 +217,7 @@ void BackwardPass::launch(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   copy_deferred(bucket);
   tell(PassPhase::kLaunched, bucket);
-  if (!skipped(bucket)) works_[bucket] = parts_.hook.reduce(parts_.gradients.bucket(bucket));
+  if (!skipped(bucket)) works_[bucket] = parts_.hook->reduce(parts_.gradients.bucket(bucket));
   if (bucket + 1 < works_.size()) return;
   map_ = parts_.used.local_map();
   if (!map_.defined()) return;
@@ -236,7 +233,7 @@ void BackwardPass::settle(std::size_t bucket) {
   if (work.then) work.then();
   GradBucket& own = parts_.gradients.bucket(bucket);
   if (const std::string wrong = own.settle(); !wrong.empty())
-    refuse(cat("bucket ", bucket, ": ", wrong, ", in the communication hook ", parts_.hook.name(), '.'));
+    refuse(cat("bucket ", bucket, ": ", wrong, ", in the communication hook ", parts_.hook->name(), '.'));
   tell(PassPhase::kDone, bucket, work.work.duration(), waiting);
 }
 

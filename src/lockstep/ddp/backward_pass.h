@@ -37,10 +37,10 @@ enum class Handing : std::uint8_t { kAlias, kCopy };
 // When a gradient that was not accumulated in its bucket is copied there.
 enum class Copying : std::uint8_t { kAtOnce, kWithItsBucket };
 
-// What a pass works on; all of it outlives the pass.
+// What a pass works on; all but the hook outlives it.
 struct PassParts {
   Gradients& gradients;
-  CommHook& hook;
+  CommHookPtr hook;  // shared: another may be registered before backward runs
   UsedParameters& used;
   const tensor::ProcessGroup& group;
   const PassObserver& observer;  // may be empty

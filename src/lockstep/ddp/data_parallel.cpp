@@ -20,6 +20,7 @@ namespace lockstep::ddp {
 namespace {
 
 constexpr Logger kLog("ddp");
+
 std::vector<Gradient> gradients_of(const NamedTensors& parameters, const DataParallelOptions& options,
                                    const std::vector<std::string>& sparse) {
   const auto named = [](const std::vector<std::string>& names, const std::string& name) {
@@ -158,6 +159,8 @@ void DataParallel::register_comm_hook(CommHookPtr hook) {
   if (!hook) refuse("register_comm_hook: the hook is null.");
   if (!own_hook_)
     refuse(cat("register_comm_hook: the hook ", hook_->name(), " was registered before; a model has one."));
+  if (gradients_.size() == 0)
+    refuse("register_comm_hook: the autograd hooks were removed; wrap the module again.");
   if (begun_) refuse("register_comm_hook: a backward pass has been; register a hook before the first.");
   hook_ = std::move(hook);
   own_hook_ = false;
@@ -172,6 +175,8 @@ void DataParallel::register_buffer_comm_hook(BufferHook hook, BufferHookLocation
 
 void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
   if (!group.is_member()) refuse("update_process_group: this rank is no member of the group.");
+  if (gradients_.size() == 0)
+    refuse("update_process_group: the autograd hooks were removed; wrap the module again.");
   {
     const MutexLock lock(mutex_);
     pass_.reset();
@@ -222,7 +227,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
   if (module_->is_training() && buffer_hook_ && buffer_hook_location_ == BufferHookLocation::kPostForward)
     sync_buffers();
   const PassParts parts{.gradients = gradients_,
-                        .hook = *hook_,
+                        .hook = hook_,
                         .used = *used_,
                         .group = group_,
                         .observer = pass_observer_,
@@ -263,12 +268,10 @@ void DataParallel::check_last_pass() {
   const Rank at{tensor::get_rank()};
   const std::string what =
       cat("DistributedDataParallel: the last backward pass is not finished, because these parameters got no "
-          "gradient on "
-          "rank ",
+          "gradient on rank ",
           at, ": ", names,
           ". If forward does not always use them, set find_unused_parameters = true; return every tensor "
-          "that the "
-          "loss is made of from forward.");
+          "that the loss is made of from forward.");
   end_group(what);
   throw ReductionError(Status::aborted(cat("rank ", at, ": ", what), {.rank = at, .op = "forward"}), at);
 }
@@ -304,12 +307,22 @@ void DataParallel::accumulated(std::size_t parameter) {
   const std::shared_ptr<BackwardPass> current = pass();
   if (!current) return;
   enter_backward();
+  or_end(current, [&] { current->ready(parameter); });
+}
+
+void DataParallel::or_end(const std::shared_ptr<BackwardPass>& current, const std::function<void()>& step) {
   try {
-    current->ready(parameter);
+    step();
   } catch (const std::exception& error) {
     end_group(text_of(error));
+    drop(current);
     throw;
   }
+}
+
+void DataParallel::drop(const std::shared_ptr<BackwardPass>& current) {
+  const MutexLock lock(mutex_);
+  if (pass_ == current) pass_.reset();
 }
 
 void DataParallel::enter_backward() {
@@ -317,13 +330,14 @@ void DataParallel::enter_backward() {
   if (!current) return;
   const int task = torch::autograd::get_current_graph_task_id();
   begun_ = true;
-  if (!current->enter(task)) return;
+  bool entered = false;
+  or_end(current, [&] { entered = current->enter(task); });
+  if (!entered) return;
   auto watch = std::make_shared<TaskWatch>([weak = weak_from_this(), current] {
     const auto self = weak.lock();
     if (!self) return;
     self->end_group("an exception ended its backward pass");
-    const MutexLock lock(self->mutex_);
-    if (self->pass_ == current) self->pass_.reset();
+    self->drop(current);
   });
   torch::autograd::Engine::get_default_engine().queue_callback(
       [weak = weak_from_this(), watch, current, task] {
@@ -334,17 +348,15 @@ void DataParallel::enter_backward() {
 
 void DataParallel::leave_backward(const std::shared_ptr<BackwardPass>& current, int task) {
   if (pass() != current) return;
-  try {
-    if (!current->leave(task)) return;
-    current->finish();
-  } catch (const std::exception& error) {
-    end_group(text_of(error));
-    throw;
-  }
+  bool finished = false;
+  or_end(current, [&] {
+    finished = current->leave(task);
+    if (finished) current->finish();
+  });
+  if (!finished) return;
   const bool rebuilds = !options_.find_unused_parameters && !rebuilt_;
   if (rebuilds) observed_order_ = current->order();
-  const MutexLock lock(mutex_);
-  pass_.reset();
+  drop(current);
 }
 
 }  // namespace lockstep::ddp

@@ -87,6 +87,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   void accumulated(std::size_t parameter);
   void enter_backward();
   void leave_backward(const std::shared_ptr<BackwardPass>& pass, int task);
+  // What a step of the pass throws ends the group and the pass.
+  void or_end(const std::shared_ptr<BackwardPass>& pass, const std::function<void()>& step);
+  void drop(const std::shared_ptr<BackwardPass>& pass);
   // The other ranks hear `why`, unless the group has failed before.
   void end_group(const std::string& why) const;
 

@@ -45,21 +45,21 @@ std::string facts_text(const at::Tensor& tensor) {
 }
 
 // Empty if there is none.
-std::string difference(const ModelFacts& first, const ModelFacts& other) {
+std::string difference(const ModelFacts& first, const ModelFacts& other, Rank from) {
   if (first.settings != other.settings)
-    return cat("has other options: ", other.settings, "; rank 0 has: ", first.settings);
+    return cat("has other options: ", other.settings, "; rank ", from, " has: ", first.settings);
   for (std::size_t i = 0; i < std::min(first.parameters.size(), other.parameters.size()); ++i) {
     const ParameterFacts& wanted = first.parameters[i];
     const ParameterFacts& given = other.parameters[i];
     if (wanted.name != given.name)
-      return cat("has the parameter ", base::quoted(given.name), " where rank 0 has ",
+      return cat("has the parameter ", base::quoted(given.name), " where rank ", from, " has ",
                  base::quoted(wanted.name));
     if (wanted.facts != given.facts)
-      return cat("has the parameter ", base::quoted(given.name), " as ", given.facts, ", rank 0 as ",
+      return cat("has the parameter ", base::quoted(given.name), " as ", given.facts, ", rank ", from, " as ",
                  wanted.facts);
   }
   if (first.parameters.size() == other.parameters.size()) return {};
-  return cat("has ", other.parameters.size(), " parameters, rank 0 has ", first.parameters.size());
+  return cat("has ", other.parameters.size(), " parameters, rank ", from, " has ", first.parameters.size());
 }
 
 // Takes the bytes of tensors to a flat buffer, or back.
@@ -130,7 +130,7 @@ void check_same_on_all_ranks(const NamedTensors& parameters, const std::string& 
   std::vector<ModelFacts> all;
   tensor::all_gather_object(all, own, {.group = group});
   for (std::size_t r = 1; r < all.size(); ++r) {
-    const std::string found = difference(all.front(), all[r]);
+    const std::string found = difference(all.front(), all[r], Rank{group.ranks().front()});
     if (found.empty()) continue;
     const Rank at{tensor::get_rank()};
     const Rank other{group.ranks()[r]};

@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <limits>
 #include <unordered_set>
 
@@ -58,7 +57,6 @@ Expectation SearchGraph::expect(std::span<const at::Tensor> outputs) {
   }
   if (!last_times_.empty() && last_times_ != found.times) static_ = false;
   last_times_ = found.times;
-  if (std::find(found.times.begin(), found.times.end(), 0) != found.times.end()) ever_unused_ = true;
   return found;
 }
 

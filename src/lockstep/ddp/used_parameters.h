@@ -84,8 +84,6 @@ class SearchGraph final : public UsedParameters {
 
   // Whether all passes so far have used the same parameters: static_graph would do.
   bool has_been_static() const { return static_; }
-  // How many passes have left parameters unused.
-  bool ever_unused() const { return ever_unused_; }
 
  private:
   std::unordered_map<const torch::autograd::Node*, std::size_t> parameters_;
@@ -93,7 +91,6 @@ class SearchGraph final : public UsedParameters {
   std::vector<bool> anywhere_;
   std::vector<int> last_times_;
   bool static_ = true;
-  bool ever_unused_ = false;
 };
 
 class RecordFirstIteration final : public UsedParameters {
