@@ -47,22 +47,18 @@ void LocalRounds::post_resident(std::uint64_t offset, std::size_t size, std::siz
   board_.post(header(total, true), offset, Bytes{size});
 }
 
-Result<Exposed> LocalRounds::exposed(int peer) const {
+Status LocalRounds::expose(int peer, Exposed& out) const {
   const Posting posting = board_.posting_of(peer);
   LOCKSTEP_TRY(board_.check(peer, posting));
-  Exposed out;
   std::memcpy(&out.header, posting.header.data(), sizeof(out.header));
-  if (out.header.fingerprint != call_.fingerprint) {
-    return desync(board_.rank_of(index()), call_.fingerprint, board_.rank_of(peer), out.header.fingerprint);
-  }
   out.rank = board_.rank_of(peer);
+  if (out.header.fingerprint != call_.fingerprint)
+    return desync(board_.rank_of(index()), call_.fingerprint, out.rank, out.header.fingerprint);
   out.bytes = board_.range_of(peer, posting);
   out.size = posting.size;
-  if (out.bytes == nullptr) {
-    return Status::internal(cat("rank ", out.rank, " posted a range outside its heap"),
-                            {.failure = Failure::kCorruptFrame, .peer = out.rank});
-  }
-  return out;
+  if (out.bytes != nullptr) return {};
+  return Status::internal(cat("rank ", out.rank, " posted a range outside its heap"),
+                          {.failure = Failure::kCorruptFrame, .peer = out.rank});
 }
 
 Status LocalRounds::open() {
@@ -88,18 +84,16 @@ Status LocalRounds::compare_last_round() const {
 
 Result<Exposed> LocalRounds::await_root(int root) {
   LOCKSTEP_TRY(board_.await(root, call_.deadline));
-  LOCKSTEP_ASSIGN(Exposed peer, exposed(root));
+  Exposed peer;
+  LOCKSTEP_TRY(expose(root, peer));
   board_.all_agree();
   return peer;
 }
 
 Result<std::vector<Exposed>> LocalRounds::await_all() {
   LOCKSTEP_TRY(board_.await_all(call_.deadline));
-  std::vector<Exposed> all;
-  all.reserve(static_cast<std::size_t>(size()));
-  for (int peer = 0; peer < size(); ++peer) {
-    LOCKSTEP_ASSIGN(all.emplace_back(), exposed(peer));
-  }
+  std::vector<Exposed> all(static_cast<std::size_t>(size()));
+  for (int peer = 0; peer < size(); ++peer) LOCKSTEP_TRY(expose(peer, all[static_cast<std::size_t>(peer)]));
   board_.all_agree();
   return all;
 }

@@ -68,7 +68,7 @@ class LocalRounds {
 
  private:
   transport::shm::Header header(std::size_t total, bool resident) const;
-  Result<Exposed> exposed(int peer) const;
+  Status expose(int peer, Exposed& out) const;
   Status compare_last_round() const;
 
   const LocalCall& call_;

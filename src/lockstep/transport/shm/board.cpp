@@ -25,19 +25,6 @@ constexpr Duration kMergeLook = std::chrono::milliseconds(1);
 
 enum Recorded : std::uint32_t { kNothing = 0, kWriting = 1, kWritten = 2 };
 
-// Of all words before it. A product by an odd number takes no two words to the same, so that no single word
-// can change without changing the sum. All products at once: it is made for every posting.
-std::uint64_t seal_of(const Posting& posting, std::uint32_t round) {
-  constexpr std::size_t kWords = offsetof(Posting, seal) / sizeof(std::uint64_t);
-  static_assert(sizeof(Posting) == (kWords + 1) * sizeof(std::uint64_t));
-  std::array<std::uint64_t, kWords> words;
-  std::memcpy(words.data(), &posting, sizeof(words));
-  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15U;
-  std::uint64_t sum = (round + 1) * kOdd;
-  for (std::size_t i = 0; i < kWords; ++i) sum += (words[i] + i) * (kOdd * (2 * i + 3));
-  return sum;
-}
-
 // Never that of a posting without one.
 std::uint64_t checksum_of(const std::byte* bytes, Bytes size) {
   return (std::uint64_t{1} << 32) | base::crc32c({bytes, size.value});
@@ -248,20 +235,20 @@ Posting Board::last_posting_of(int peer) const {
   return blocks_[static_cast<std::size_t>(peer)]->postings[(round_ - 1) % 2];
 }
 
-Status Board::check(int peer, const Posting& posting, Of round) const {
-  const Cause cause{.failure = Failure::kCorruptFrame, .rank = rank_of(index_), .peer = rank_of(peer)};
-  if (posting.seal != seal_of(posting, round == Of::kThisRound ? round_ : round_ - 1)) {
-    return Status::disconnected(cat("what rank ", rank_of(peer),
-                                    " posted in shared memory has changed since: it does not fit its seal"),
-                                cause);
-  }
-  if (payload_ == PayloadChecks::kOff || round == Of::kLastRound) return {};
+Status Board::unsealed(int peer) const {
+  return Status::disconnected(
+      cat("what rank ", rank_of(peer),
+          " posted in shared memory has changed since: it does not fit its seal"),
+      {.failure = Failure::kCorruptFrame, .rank = rank_of(index_), .peer = rank_of(peer)});
+}
+
+Status Board::check_payload(int peer, const Posting& posting) const {
   const std::byte* const bytes = range_of(peer, posting);
   if (bytes == nullptr || checksum_of(bytes, Bytes{posting.size}) == posting.payload) return {};
   return Status::disconnected(
       cat(Bytes{posting.size}, " that rank ", rank_of(peer),
           " posted in shared memory have changed since: they do not fit their checksum"),
-      cause);
+      {.failure = Failure::kCorruptFrame, .rank = rank_of(index_), .peer = rank_of(peer)});
 }
 
 std::byte* Board::range_of(int peer, const Posting& posting) const {

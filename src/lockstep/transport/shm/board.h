@@ -41,24 +41,10 @@
 #include "lockstep/store/store.h"
 #include "lockstep/store/watched_wait.h"
 #include "lockstep/transport/shm/domain.h"
+#include "lockstep/transport/shm/posting.h"
 #include "lockstep/transport/shm/wait.h"
 
 namespace lockstep::transport::shm {
-
-constexpr std::size_t kHeaderSize = 64;
-using Header = std::array<std::byte, kHeaderSize>;
-
-// What a member says in a round. A copy: the original may change under a reader that is late.
-struct Posting {
-  Header header{};
-  std::uint64_t offset = 0;
-  std::uint64_t size = 0;
-  std::uint64_t payload = 0;  // with BoardOptions::payload: of the range
-  std::uint64_t seal = 0;     // of all before it and the round
-};
-
-// Whether the bytes of a range are posted with a checksum, by which a reader can tell that they have changed.
-enum class PayloadChecks : bool { kOff, kOn };
 
 // What a member says of the operation that it has begun. Opaque here but for the number: members that say
 // something else of the same number are out of step.
@@ -113,10 +99,15 @@ class Board {
   bool last_round_is_unknown() const { return agreed_ + 1 != round_; }
   // All members that count for this one have posted the same operation in this round.
   void all_agree() { agreed_ = round_; }
-  // Whether a posting is as its owner wrote it, in this round or, with `last`, in the one before.
-  // kCorruptFrame if something else has changed it; of the range's bytes only with payload checks.
+  // Whether a posting is as its owner wrote it, in this round or in the one before. kCorruptFrame if
+  // something else has changed it; of the range's bytes only with payload checks, in this round.
   enum class Of : bool { kThisRound, kLastRound };
-  Status check(int peer, const Posting& posting, Of round = Of::kThisRound) const;
+  Status check(int peer, const Posting& posting, Of round = Of::kThisRound) const {
+    if (posting.seal != seal_of(posting, round == Of::kThisRound ? round_ : round_ - 1))
+      return unsealed(peer);
+    if (payload_ == PayloadChecks::kOff || round == Of::kLastRound) return {};
+    return check_payload(peer, posting);
+  }
   PayloadChecks payload_checks() const { return payload_; }
   // The range that `peer` posted; nullptr if it does not lie inside its heap.
   std::byte* range_of(int peer, const Posting& posting) const;
@@ -183,6 +174,8 @@ class Board {
   // Whether a member has died, or one that is waited for has left, or is out of step.
   Status look_around(std::span<Signal* const> signals, std::uint32_t round) const;
   Status compare_entries() const;
+  Status unsealed(int peer) const;
+  Status check_payload(int peer, const Posting& posting) const;
 
   Domain& domain_;
   const std::vector<int> members_;
