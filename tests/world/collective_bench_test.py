@@ -3,15 +3,13 @@
     collective_bench_test.py COMMAND PEERS [unittest arguments]      PEERS is "none", "gloo", "mpi" or "gloo,mpi"
 """
 
-import json
-import pathlib
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree
+
+import bench_runs
 
 COMMAND, PEERS = sys.argv[1], sys.argv[2]
 ROW = {"op", "nproc", "hosts", "bytes", "dtype", "memory", "median_us", "algbw_gbs", "busbw_gbs", "cpu_s", "verified",
@@ -20,26 +18,8 @@ OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "
        "send_recv"]
 
 
-class CollectiveBench(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="lockstep-test-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def start(self, *arguments):
-        (self.folder / "tmp").mkdir(exist_ok=True)
-        # Ranks that share cores with other tests may well be slow, and be called so.
-        return subprocess.Popen(["env", "LOCKSTEP_LOG=error", f"TMPDIR={self.folder}/tmp", COMMAND, "bench", *arguments],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def bench(self, *arguments):
-        """Runs to the end; gives the table and the report."""
-        report = self.folder / "report.json"
-        process = self.start(*arguments, "--json", str(report))
-        out, err = process.communicate(timeout=300)
-        self.assertEqual((process.returncode, err), (0, ""), out)
-        self.assertEqual(list((self.folder / "tmp").iterdir()), [], "scratch files were left")
-        return out, json.loads(report.read_text())
+class CollectiveBench(bench_runs.BenchTest):
+    command = COMMAND
 
     def test_all_reduce_beside_every_peer(self):
         picture = self.folder / "plot.svg"

@@ -1,9 +1,6 @@
 #include "tools/bench/collective_bench.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,10 +9,12 @@
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
+#include "tools/bench/bench_sides.h"
 #include "tools/bench/collective_report.h"
-#include "tools/bench/collective_sides.h"
+#include "tools/bench/in_turns.h"
 #include "tools/bench/machine.h"
 #include "tools/bench/output.h"
+#include "tools/bench/scratch_folder.h"
 
 namespace lockstep::bench {
 namespace {
@@ -31,39 +30,9 @@ constexpr double kRoundMicros = 20'000;  // of one side
 constexpr int kFewestBatches = 5;
 constexpr int kMostBatches = 50;
 
-// Removed with all that is in it.
-class ScratchFolder {
- public:
-  static Result<ScratchFolder> make() {
-    std::string name = (std::filesystem::temp_directory_path() / "lockstep-bench.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr)
-      return Status::from_errno(cat("no folder can be made as ", name), errno);
-    return ScratchFolder(name);
-  }
-  ScratchFolder(ScratchFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  ScratchFolder& operator=(ScratchFolder&&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  explicit ScratchFolder(std::filesystem::path path) : path_(std::move(path)) {}
-  std::filesystem::path path_;
-};
-
-// How one side measures one case in each round.
-struct Plan {
-  int iterations = 1;
-  int batches = 3;
-};
-
 class CollectiveBench {
  public:
-  using Sides = std::vector<std::unique_ptr<CollectiveSide>>;  // ours first
-
-  CollectiveBench(const CollectiveOptions& options, Sides sides, std::ostream& out)
+  CollectiveBench(const CollectiveOptions& options, BenchSides sides, std::ostream& out)
       : options_(options), sides_(std::move(sides)), out_(out) {
     style_.cores = base::usable_cores();
     style_.peers = options.against;
@@ -93,59 +62,25 @@ class CollectiveBench {
                       .bytes = bytes,
                       .dtype = options_.dtype,
                       .memory = memory};
-    for (const std::string& peer : options_.against) row.peers.push_back({.name = peer});
-    const std::string label = cat(name_of(row.op), " ", bytes, " ", memory);
-    show_progress(cat(label, ", warming up"));
-    LOCKSTEP_ASSIGN(const auto plans, make_plans(row));
-    for (int round = 0; round < options_.rounds; ++round) {
-      show_progress(cat(label, ", round ", round + 1, " of ", options_.rounds));
-      for (std::size_t i = 0; i < sides_.size(); ++i) {
-        // Ours first, then the peers; in every other round the other way round.
-        const std::size_t side = round % 2 == 0 ? i : sides_.size() - 1 - i;
-        if (!plans[side]) continue;
-        LOCKSTEP_ASSIGN(const Measured measured, measure(side, row, *plans[side]));
-        (side == 0 ? row.ours : row.peers[side - 1].rounds).push_back(measured);
-      }
-    }
+    const std::uint64_t fit = kBatchBytes.value / std::max<std::uint64_t>(bytes.value, 1);
+    const TurnsCase what{
+        .label = cat(name_of(row.op), " ", bytes, " ", memory),
+        .command =
+            [&row](const BatchPlan& plan) {
+              return cat("run ", name_of(row.op), " ", collective::name_of(row.dtype), " ", row.bytes.value,
+                         " ", row.memory, " ", plan.iterations, " ", plan.batches);
+            },
+        .kind = {.operations = steps_of(row.op), .ends_together = row.op == CollectiveOp::kBarrier},
+        .pace = {.batch_micros = kBatchMicros,
+                 .round_micros = kRoundMicros,
+                 .most_iterations = static_cast<int>(std::clamp<std::uint64_t>(fit, 1, kMostIterations)),
+                 .fewest_batches = kFewestBatches,
+                 .most_batches = kMostBatches},
+        .rounds = options_.rounds};
+    LOCKSTEP_ASSIGN(auto measured, measure_in_turns(sides_, what, notes_));
+    row.ours = std::move(measured.front().rounds);
+    row.peers.assign(measured.begin() + 1, measured.end());
     return row;
-  }
-
-  // By side; nothing for one that lacks the operation.
-  Result<std::vector<std::optional<Plan>>> make_plans(const CollectiveRow& row) {
-    std::vector<std::optional<Plan>> plans;
-    const std::uint64_t fit = kBatchBytes.value / std::max<std::uint64_t>(row.bytes.value, 1);
-    const double most = std::clamp<double>(static_cast<double>(fit), 1, kMostIterations);
-    for (std::size_t side = 0; side < sides_.size(); ++side) {
-      const auto first = measure(side, row, {});
-      if (first.status().code() == Code::kUnsupported) {
-        const std::string note = cat(sides_[side]->name(), " cannot do this: ", first.status().message());
-        if (side == 0) return Status::unsupported(note);
-        if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
-        plans.emplace_back();
-        continue;
-      }
-      LOCKSTEP_TRY(first.status());
-      const double micros = std::max(first->micros, 0.01);
-      Plan plan;
-      plan.iterations = static_cast<int>(std::lround(std::clamp(kBatchMicros / micros, 1.0, most)));
-      plan.batches = static_cast<int>(std::lround(
-          std::clamp<double>(kRoundMicros / (micros * plan.iterations), kFewestBatches, kMostBatches)));
-      plans.emplace_back(plan);
-    }
-    return plans;
-  }
-
-  Result<Measured> measure(std::size_t side, const CollectiveRow& row, const Plan& plan) {
-    const std::string command =
-        cat("run ", name_of(row.op), " ", collective::name_of(row.dtype), " ", row.bytes.value, " ",
-            row.memory, " ", plan.iterations, " ", plan.batches);
-    LOCKSTEP_ASSIGN(const auto answers,
-                    sides_[side]->ask(command, Clock::steady().in(std::chrono::minutes(5))));
-    auto measured = read_answers(row.op, answers, plan.iterations);
-    if (side > 0 && measured.ok() && !measured->verified) {
-      return Status::internal(cat(sides_[side]->name(), " gave a wrong result for ", command));
-    }
-    return measured;
   }
 
   void print_head() {
@@ -163,17 +98,11 @@ class CollectiveBench {
   }
 
   const CollectiveOptions& options_;
-  const Sides sides_;
+  const BenchSides sides_;
   std::ostream& out_;
   TableStyle style_;
   std::vector<std::string> notes_;
 };
-
-json versions_of(const CollectiveBench::Sides& sides) {
-  json versions = json::object();
-  for (const auto& side : sides) versions[side->name()] = side->version();
-  return versions;
-}
 
 }  // namespace
 
@@ -189,20 +118,23 @@ Result<int> bench_collective(const CollectiveOptions& options, const tools::Comm
     LOCKSTEP_ASSIGN(auto made, TwoHosts::make(options.rate, Clock::steady().in(std::chrono::minutes(1))));
     hosts.emplace(std::move(made));
   }
-  const BenchSetting setting{.options = options,
-                             .context = context,
+  const BenchSetting setting{.context = context,
+                             .interruption = interruption,
                              .scratch = scratch.path(),
                              .hosts = hosts ? &*hosts : nullptr,
-                             .interruption = interruption};
+                             .world = options.world(),
+                             .nproc = options.nproc,
+                             .binding = options.binding,
+                             .python = options.python};
   std::vector<std::string> names = {"lockstep"};
   names.insert(names.end(), options.against.begin(), options.against.end());
-  CollectiveBench::Sides sides;
+  BenchSides sides;
   for (const std::string& name : names) {
     show_progress(cat("starting ", options.world(), " ranks of ", name));
     LOCKSTEP_ASSIGN(auto side, start_side(setting, name));
     sides.push_back(std::move(side));
   }
-  json report = {{"machine", machine_json()}, {"versions", versions_of(sides)}, {"rows", json::array()}};
+  json report = {{"machine", machine_json()}, {"versions", versions_json(sides)}, {"rows", json::array()}};
   LOCKSTEP_ASSIGN(const auto rows, CollectiveBench(options, std::move(sides), out).run());
   for (const CollectiveRow& row : rows) report["rows"].push_back(json_of(row));
   LOCKSTEP_TRY(write_report(options.json, report.dump(2) + "\n"));

@@ -3,27 +3,13 @@
 #include <algorithm>
 
 #include "lockstep/base/text.h"
+#include "tools/bench/arguments.h"
 #include "tools/bench/two_hosts.h"
 
 namespace lockstep::bench {
 namespace {
 
 constexpr Bytes kMostBytes = Bytes::gib(16);
-
-// "resident,foreign": each of `choices` at most once.
-Result<std::vector<std::string>> parse_choices(const std::string& option, const std::string& text,
-                                               const std::vector<std::string>& choices) {
-  std::vector<std::string> out;
-  for (const std::string& part : base::split(text, ',')) {
-    const bool known = std::find(choices.begin(), choices.end(), part) != choices.end();
-    if (!known || std::find(out.begin(), out.end(), part) != out.end()) {
-      return Status::invalid(cat(option, " ", base::quoted(text), " is not a list of ",
-                                 base::join(choices, " and "), ", each at most once"));
-    }
-    out.push_back(part);
-  }
-  return out;
-}
 
 Result<std::vector<Bytes>> parse_sizes(const CollectiveOptions& options, const std::string& text) {
   if (options.op == CollectiveOp::kBarrier) return std::vector{Bytes{0}};
@@ -83,12 +69,7 @@ Result<CollectiveOptions> read_arguments(CollectiveOp op, const CollectiveArgume
   if (with_mpi && options.hosts > 1) {
     return Status::invalid("--against mpi is for one host: leave --hosts out, or compare with gloo alone");
   }
-  if (arguments.cpu_binding == "cores") {
-    options.binding = base::Binding::kCores;
-  } else if (arguments.cpu_binding != "none") {
-    return Status::invalid(
-        cat("--cpu-binding ", base::quoted(arguments.cpu_binding), " is neither none nor cores"));
-  }
+  LOCKSTEP_ASSIGN(options.binding, parse_binding(arguments.cpu_binding));
   if (!arguments.rate.empty()) {
     if (options.hosts == 1)
       return Status::invalid("--rate bounds the wire between two hosts: give --hosts 2");

@@ -15,28 +15,19 @@
 //     void barrier();
 //   };
 //
-// The first argument is the path of the socket, where the command listens. The rank says
-//   rank RANK VERSION
-// and then answers lines:
+// It answers (command_link.h)
 //   run OP DTYPE BYTES MEMORY ITERATIONS BATCHES
 //       -> ran VERIFIED CPU_NS START END START END ...
 //       -> lacks WHY
 // A batch is ITERATIONS operations, each on buffers of its own: all are filled, the ranks meet in a barrier,
 // START, the operations, END, they meet again, and every element is verified. START and END are nanoseconds
 // of CLOCK_MONOTONIC, which all ranks share; CPU_NS is what the process has used in between, in all batches.
-// One more batch, which is not reported, comes first. Between commands the rank sleeps in read(2); at the end
-// of the stream it exits. gloo_collective_peer.py speaks the same.
+// One more batch, which is not reported, comes first. gloo_collective_peer.py speaks the same.
 #pragma once
 
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -47,20 +38,10 @@
 
 #include "lockstep/base/bytes.h"
 #include "tools/bench/collective_case.h"
+#include "tools/bench/command_link.h"
 #include "tools/bench/pattern.h"
 
 namespace lockstep::bench {
-
-[[noreturn]] inline void give_up(const std::string& what) {
-  std::cerr << "lockstep bench: " << what << std::endl;
-  std::_Exit(1);
-}
-
-inline std::int64_t nanoseconds(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 // What all ranks of a side are told to do.
 struct Operation {
@@ -86,50 +67,6 @@ inline Memory plain_memory(std::size_t bytes) {
   if (raw == nullptr) give_up("no memory");
   return {.bytes = {raw, bytes}, .owner = std::shared_ptr<const void>(raw, std::free)};
 }
-
-// The connection to the command.
-class CommandLink {
- public:
-  explicit CommandLink(const std::string& path) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof(address.sun_path)) give_up("the path of the socket is too long");
-    std::memcpy(address.sun_path, path.data(), path.size());
-    if (connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-      give_up("cannot reach the command: " + std::string(std::strerror(errno)));
-    }
-  }
-  CommandLink(const CommandLink&) = delete;
-  CommandLink& operator=(const CommandLink&) = delete;
-  ~CommandLink() { close(fd_); }
-
-  // Nothing at the end of the stream.
-  std::optional<std::string> read_line() {
-    std::size_t end = 0;
-    while ((end = received_.find('\n')) == std::string::npos) {
-      char bytes[4096];
-      const ssize_t count = read(fd_, bytes, sizeof(bytes));
-      if (count == 0) return std::nullopt;
-      if (count > 0) received_.append(bytes, static_cast<std::size_t>(count));
-    }
-    std::string line = received_.substr(0, end);
-    received_.erase(0, end + 1);
-    return line;
-  }
-
-  void write_line(std::string line) {
-    line += '\n';
-    for (std::size_t sent = 0; sent < line.size();) {
-      const ssize_t count = send(fd_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-      if (count < 0 && errno != EINTR) std::_Exit(0);  // the command is gone
-      if (count > 0) sent += static_cast<std::size_t>(count);
-    }
-  }
-
- private:
-  int fd_;
-  std::string received_;
-};
 
 template <typename Side>
 class CollectivePeer {
@@ -267,13 +204,7 @@ class CollectivePeer {
 
 template <typename Side>
 int run_collective_peer(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.empty()) give_up("this program is started by the command");
-  CommandLink link(arguments.front());
-  CollectivePeer<Side> peer(arguments);
-  link.write_line(peer.hello());
-  while (const auto command = link.read_line()) link.write_line(peer.answer(*command));
-  return 0;
+  return answer_commands<CollectivePeer<Side>>(argc, argv);
 }
 
 }  // namespace lockstep::bench

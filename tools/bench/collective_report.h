@@ -5,32 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/status.h"
 #include "lockstep/base/types.h"
 #include "lockstep/collective/dtype.h"
 #include "tools/bench/collective_case.h"
+#include "tools/bench/comparison.h"
 #include "tools/bench/plot.h"
-#include "tools/bench/spread.h"
 
 namespace lockstep::bench {
-
-// One side, one round.
-struct Measured {
-  double micros = 0;  // of one operation: from the last rank in to the last rank out
-  double cpu_s = 0;   // of one operation, all ranks together
-  bool verified = false;
-};
-
-// What the ranks of a side answered to "run", for so many operations in a batch. The figure is the median
-// over the batches; of a ping-pong half of it counts. A barrier is verified here: nobody may leave before all
-// have come. kUnsupported with the reason if the side lacks the operation; kInternal for an answer that makes
-// no sense.
-Result<Measured> read_answers(CollectiveOp op, const std::vector<std::string>& answers, int iterations);
-
-struct PeerRounds {
-  std::string name = {};
-  std::vector<Measured> rounds = {};  // none if the peer lacks the operation
-};
 
 struct CollectiveRow {
   CollectiveOp op = CollectiveOp::kBarrier;
@@ -48,9 +29,6 @@ struct CollectiveRow {
   double cpu_s() const;
   bool verified() const;
 };
-double median_us(const std::vector<Measured>& rounds);
-// The peer's time / ours, of one round each: the rounds' median, lowest and highest.
-Spread ratio_of(const CollectiveRow& row, const PeerRounds& peer);
 // What calls on tensors add to the core's, in a sentence; empty if they were not measured.
 std::string added_by_tensors(const CollectiveRow& row);
 

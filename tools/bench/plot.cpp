@@ -139,6 +139,13 @@ std::string line_of(const PlotLine& line, const Axes& axes, const char* colour) 
 
 }  // namespace
 
+void add_point(Plot& plot, const std::string& line, const PlotPoint& point) {
+  auto found = std::find_if(plot.lines.begin(), plot.lines.end(),
+                            [&line](const PlotLine& other) { return other.name == line; });
+  if (found == plot.lines.end()) found = plot.lines.insert(plot.lines.end(), {.name = line});
+  if (found->points.empty() || found->points.back().x != point.x) found->points.push_back(point);
+}
+
 std::string svg_of(const Plot& plot) {
   const Axes axes = axes_of(plot);
   std::string out =

@@ -23,6 +23,9 @@ struct Plot {
   std::vector<PlotLine> lines = {};
 };
 
+// To the line of that name, which is added if there is none. A second point at the same x is left out.
+void add_point(Plot& plot, const std::string& line, const PlotPoint& point);
+
 // Points that are not positive cannot be shown on such axes and are left out.
 std::string svg_of(const Plot& plot);
 

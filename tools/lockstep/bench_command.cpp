@@ -4,6 +4,7 @@
 #include "tools/bench/fingerprint_bench.h"
 #include "tools/bench/launch_bench.h"
 #include "tools/bench/store_bench.h"
+#include "tools/bench/training_bench.h"
 
 namespace lockstep::tools {
 
@@ -13,6 +14,7 @@ void add_bench_command(CLI::App& app, CommandContext& context) {
   bench::add_launch_bench(*group, context);
   bench::add_fingerprint_bench(*group, context);
   bench::add_store_bench(*group, context);
+  bench::add_training_bench(*group, context);
 }
 
 }  // namespace lockstep::tools

@@ -1,4 +1,4 @@
-#include "tools/bench/collective_side.h"
+#include "tools/bench/bench_side.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -48,17 +48,16 @@ Status write_line(int fd, const std::string& line) {
 
 }  // namespace
 
-Result<std::unique_ptr<CollectiveSide>> CollectiveSide::start(const SideOptions& options,
-                                                              Interruption& interruption,
-                                                              const Deadline& deadline) {
-  std::unique_ptr<CollectiveSide> side(new CollectiveSide(options.name, interruption));
+Result<std::unique_ptr<BenchSide>> BenchSide::start(const SideOptions& options, Interruption& interruption,
+                                                    const Deadline& deadline) {
+  std::unique_ptr<BenchSide> side(new BenchSide(options.name, interruption));
   LOCKSTEP_ASSIGN(const UniqueFd listener, listen_at(options.socket, options.ranks));
   LOCKSTEP_TRY(side->start_processes(options));
   LOCKSTEP_TRY(side->accept_ranks(listener, options.ranks, deadline));
   return side;
 }
 
-Status CollectiveSide::start_processes(const SideOptions& options) {
+Status BenchSide::start_processes(const SideOptions& options) {
   // A rank's stdin and stdout are none of the command's.
   const UniqueFd input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!input) return Status::from_errno("/dev/null cannot be opened", errno);
@@ -82,7 +81,7 @@ Status CollectiveSide::start_processes(const SideOptions& options) {
   return {};
 }
 
-Status CollectiveSide::accept_ranks(const UniqueFd& listener, int ranks, const Deadline& deadline) {
+Status BenchSide::accept_ranks(const UniqueFd& listener, int ranks, const Deadline& deadline) {
   std::vector<Link> unnamed;
   while (static_cast<int>(unnamed.size()) < ranks) {
     LOCKSTEP_TRY(wait_readable(listener.get(), deadline));
@@ -94,7 +93,7 @@ Status CollectiveSide::accept_ranks(const UniqueFd& listener, int ranks, const D
   return {};
 }
 
-Status CollectiveSide::greet(Link link, const Deadline& deadline) {
+Status BenchSide::greet(Link link, const Deadline& deadline) {
   LOCKSTEP_ASSIGN(const std::string hello, read_line(link, deadline));
   const std::vector<std::string> words = base::split(hello, ' ');
   const auto rank = words.size() > 2 ? base::parse_integer<std::size_t>(words[1]) : std::nullopt;
@@ -106,7 +105,7 @@ Status CollectiveSide::greet(Link link, const Deadline& deadline) {
   return {};
 }
 
-CollectiveSide::~CollectiveSide() {
+BenchSide::~BenchSide() {
   links_.clear();
   const Deadline deadline = Clock::steady().in(std::chrono::seconds(2));
   for (const Process& process : processes_) {
@@ -119,7 +118,7 @@ CollectiveSide::~CollectiveSide() {
   }
 }
 
-Result<std::vector<std::string>> CollectiveSide::ask(const std::string& line, const Deadline& deadline) {
+Result<std::vector<std::string>> BenchSide::ask(const std::string& line, const Deadline& deadline) {
   for (const Link& link : links_) LOCKSTEP_TRY(write_line(link.fd.get(), line + "\n"));
   std::vector<std::string> answers;
   for (Link& link : links_) {
@@ -129,7 +128,7 @@ Result<std::vector<std::string>> CollectiveSide::ask(const std::string& line, co
   return answers;
 }
 
-Result<std::string> CollectiveSide::read_line(Link& link, const Deadline& deadline) {
+Result<std::string> BenchSide::read_line(Link& link, const Deadline& deadline) {
   std::size_t end = 0;
   while ((end = link.received.find('\n')) == std::string::npos) {
     LOCKSTEP_TRY(wait_readable(link.fd.get(), deadline));
@@ -145,7 +144,7 @@ Result<std::string> CollectiveSide::read_line(Link& link, const Deadline& deadli
   return line;
 }
 
-Status CollectiveSide::wait_readable(int fd, const Deadline& deadline) {
+Status BenchSide::wait_readable(int fd, const Deadline& deadline) {
   std::vector<pollfd> entries = {{.fd = fd, .events = POLLIN, .revents = 0},
                                  {.fd = interruption_.fd(), .events = POLLIN, .revents = 0}};
   for (const Process& process : processes_) {

@@ -36,15 +36,15 @@ struct SideOptions {
   TwoHosts* hosts = nullptr;  // where the processes live; nothing: all here
 };
 
-class CollectiveSide {
+class BenchSide {
  public:
   // Returns once every rank has said who it is. kDisconnected if one ends before that: what it wrote to
   // stderr is on ours.
-  static Result<std::unique_ptr<CollectiveSide>> start(const SideOptions& options, Interruption& interruption,
-                                                       const Deadline& deadline);
-  CollectiveSide(const CollectiveSide&) = delete;
-  CollectiveSide& operator=(const CollectiveSide&) = delete;
-  ~CollectiveSide();
+  static Result<std::unique_ptr<BenchSide>> start(const SideOptions& options, Interruption& interruption,
+                                                  const Deadline& deadline);
+  BenchSide(const BenchSide&) = delete;
+  BenchSide& operator=(const BenchSide&) = delete;
+  ~BenchSide();
 
   const std::string& name() const { return name_; }
   const std::string& version() const { return version_; }  // as rank 0 says it
@@ -62,7 +62,7 @@ class CollectiveSide {
     std::string received = {};
   };
 
-  CollectiveSide(std::string name, Interruption& interruption)
+  BenchSide(std::string name, Interruption& interruption)
       : name_(std::move(name)), interruption_(interruption) {}
   Status start_processes(const SideOptions& options);
   Status accept_ranks(const UniqueFd& listener, int ranks, const Deadline& deadline);

@@ -1,4 +1,4 @@
-#include "tools/bench/collective_sides.h"
+#include "tools/bench/bench_sides.h"
 
 #include <unistd.h>
 
@@ -15,9 +15,9 @@ namespace {
 
 using Extra = std::vector<std::pair<std::string, std::string>>;
 
-// One thread for each rank of every side.
+// As many threads for each rank of every side.
 launch::Variables environment_of(const BenchSetting& setting, Extra extra) {
-  extra.emplace_back("OMP_NUM_THREADS", "1");
+  extra.emplace_back("OMP_NUM_THREADS", cat(setting.threads));
   return launch::worker_environment(setting.context.environment->all, extra, {});
 }
 
@@ -31,7 +31,7 @@ Status has_helper(const BenchSetting& setting, const std::string& name, const st
 // By rank; the hosts are one machine.
 Result<std::vector<std::vector<int>>> cpus_of(const BenchSetting& setting) {
   LOCKSTEP_ASSIGN(const base::Topology topology, base::read_topology());
-  return base::plan_binding(topology, setting.options.world(), setting.options.binding);
+  return base::plan_binding(topology, setting.world, setting.binding);
 }
 
 // A process for each rank, which is told the socket, where to meet, its rank and the number of ranks.
@@ -41,7 +41,7 @@ Status add_ranks(const BenchSetting& setting, const std::vector<std::string>& pr
   for (int rank = 0; rank < side.ranks; ++rank) {
     SideProcess process{.argv = program,
                         .environment = environment,
-                        .host = rank / setting.options.nproc,
+                        .host = rank / setting.nproc,
                         .cpus = cpus[static_cast<std::size_t>(rank)]};
     for (const std::string& word :
          {side.socket, (setting.scratch / (side.name + ".meet")).string(), cat(rank), cat(side.ranks)}) {
@@ -64,8 +64,8 @@ Status add_ours(const BenchSetting& setting, const std::string& helper, const st
 }
 
 // The interpreter that was given, else the one that the build has recorded, else python3.
-Result<std::string> python_with_torch(const BenchSetting& setting) {
-  std::string python = setting.options.python;
+Result<std::string> python_with_torch(const BenchSetting& setting, const std::string& peer) {
+  std::string python = setting.python;
   if (python.empty()) {
     std::ifstream recorded(setting.context.libexec() / "torch_python");
     std::getline(recorded, python);
@@ -76,18 +76,22 @@ Result<std::string> python_with_torch(const BenchSetting& setting) {
       {python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"},
       Clock::steady().in(std::chrono::minutes(1)));
   if (found.ok() && found->succeeded()) return python;
-  return Status::unsupported(cat("--against gloo needs a Python with torch, and ", base::quoted(python),
+  return Status::unsupported(cat("--against ", peer, " needs a Python with torch, and ", base::quoted(python),
                                  found.ok() ? " has none" : " cannot be run", "; name one with --python"));
 }
 
-Status add_gloo(const BenchSetting& setting, SideOptions& side) {
-  LOCKSTEP_TRY(has_helper(setting, "gloo_collective_peer.py", "build or install Lockstep again"));
-  LOCKSTEP_ASSIGN(const std::string python, python_with_torch(setting));
+// Ranks of torch.distributed on gloo: a script of ours, and what it is told beside where to meet.
+Status add_torch(const BenchSetting& setting, const std::string& script, SideOptions& side) {
+  LOCKSTEP_TRY(has_helper(setting, script, "build or install Lockstep again"));
+  LOCKSTEP_ASSIGN(const std::string python,
+                  python_with_torch(setting, side.name == "gloo" ? "gloo" : "torch"));
   // By name, so that nobody is asked for the host's address.
   const std::string interface = setting.hosts != nullptr ? TwoHosts::kWire : "lo";
-  return add_ranks(
-      setting, {python, "-W", "ignore", (setting.context.libexec() / "gloo_collective_peer.py").string()},
-      environment_of(setting, {{"GLOO_SOCKET_IFNAME", interface}, {"TORCH_CPP_LOG_LEVEL", "ERROR"}}), side);
+  const Extra extra = {{"GLOO_SOCKET_IFNAME", interface},
+                       {"TORCH_CPP_LOG_LEVEL", "ERROR"},
+                       {"TORCHINDUCTOR_CACHE_DIR", (setting.scratch / "inductor").string()}};
+  return add_ranks(setting, {python, "-W", "ignore", (setting.context.libexec() / script).string()},
+                   environment_of(setting, extra), side);
 }
 
 Status add_mpi(const BenchSetting& setting, SideOptions& side) {
@@ -113,15 +117,23 @@ Status add_mpi(const BenchSetting& setting, SideOptions& side) {
   return {};
 }
 
+SideOptions side_named(const BenchSetting& setting, const std::string& name) {
+  return {.name = name,
+          .socket = (setting.scratch / (name + ".socket")).string(),
+          .ranks = setting.world.value,
+          .hosts = setting.hosts};
+}
+
+Result<std::unique_ptr<BenchSide>> started(const BenchSetting& setting, const SideOptions& side) {
+  return BenchSide::start(side, setting.interruption, Clock::steady().in(std::chrono::minutes(3)));
+}
+
 }  // namespace
 
-Result<std::unique_ptr<CollectiveSide>> start_side(const BenchSetting& setting, const std::string& name) {
-  SideOptions side{.name = name,
-                   .socket = (setting.scratch / (name + ".socket")).string(),
-                   .ranks = setting.options.world().value,
-                   .hosts = setting.hosts};
+Result<std::unique_ptr<BenchSide>> start_side(const BenchSetting& setting, const std::string& name) {
+  SideOptions side = side_named(setting, name);
   if (name == "gloo") {
-    LOCKSTEP_TRY(add_gloo(setting, side));
+    LOCKSTEP_TRY(add_torch(setting, "gloo_collective_peer.py", side));
   } else if (name == "mpi") {
     LOCKSTEP_TRY(add_mpi(setting, side));
   } else if (name == "tensor") {
@@ -129,7 +141,18 @@ Result<std::unique_ptr<CollectiveSide>> start_side(const BenchSetting& setting, 
   } else {
     LOCKSTEP_TRY(add_ours(setting, "lockstep_collective_peer", "build or install Lockstep again", side));
   }
-  return CollectiveSide::start(side, setting.interruption, Clock::steady().in(std::chrono::minutes(3)));
+  return started(setting, side);
+}
+
+Result<std::unique_ptr<BenchSide>> start_training_side(const BenchSetting& setting, const std::string& name) {
+  SideOptions side = side_named(setting, name);
+  if (name.starts_with("torch")) {
+    LOCKSTEP_TRY(add_torch(setting, "torch_training_peer.py", side));
+  } else {
+    LOCKSTEP_TRY(add_ours(setting, "training_peer", "build Lockstep with libtorch", side));
+  }
+  for (SideProcess& process : side.processes) process.argv.push_back(name);
+  return started(setting, side);
 }
 
 }  // namespace lockstep::bench

@@ -1,0 +1,29 @@
+#include "tools/bench/arguments.h"
+
+#include <algorithm>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::bench {
+
+Result<std::vector<std::string>> parse_choices(const std::string& option, const std::string& text,
+                                               const std::vector<std::string>& choices) {
+  std::vector<std::string> out;
+  for (const std::string& part : base::split(text, ',')) {
+    const bool known = std::find(choices.begin(), choices.end(), part) != choices.end();
+    if (!known || std::find(out.begin(), out.end(), part) != out.end()) {
+      return Status::invalid(cat(option, " ", base::quoted(text), " is not a list of ",
+                                 base::join(choices, " and "), ", each at most once"));
+    }
+    out.push_back(part);
+  }
+  return out;
+}
+
+Result<base::Binding> parse_binding(const std::string& text) {
+  if (text == "cores") return base::Binding::kCores;
+  if (text == "none") return base::Binding::kNone;
+  return Status::invalid(cat("--cpu-binding ", base::quoted(text), " is neither none nor cores"));
+}
+
+}  // namespace lockstep::bench
