@@ -181,7 +181,7 @@ function(lockstep_script_test)
   lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL} ${arg_WAITS})
 endfunction()
 
-# ctest runs tests for four processors: two that compute, or more of those that wait, which begin first.
+# ctest runs tests for six processors: three that compute, or more of those that wait, which begin first.
 function(lockstep_test_properties name timeout labels env serial waits)
   if(LOCKSTEP_SANITIZE)
     set(serial FALSE)  # bounds of time are wide there, and nothing is measured

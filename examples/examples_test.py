@@ -130,12 +130,14 @@ class Demo(unittest.TestCase):
             program.parent.mkdir(exist_ok=True)
             program.write_text(f"#!/bin/sh\n{script}\n")
             program.chmod(0o755)
-        return self.run_demo(folder)
+        images = pathlib.Path(folder, "digits.csv")
+        images.touch()
+        return self.run_demo(folder, images)
 
     @staticmethod
-    def run_demo(folder):
+    def run_demo(*arguments):
         tool = pathlib.Path(__file__).resolve().parents[1] / "tools" / "demo.sh"
-        return subprocess.run([tool, folder], capture_output=True, text=True, timeout=100)
+        return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=100)
 
     def test_without_a_build_it_says_so(self):
         with tempfile.TemporaryDirectory() as folder:

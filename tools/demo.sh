@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What `make demo` shows: two ranks that train a network together, and one that dies on purpose.
 #
-#   tools/demo.sh [BUILD]      the build to show (default: build/release)
+#   tools/demo.sh [BUILD [IMAGES]]    the build to show (default: build/release), and what it trains on
 #
 # Exits 0 if everything went as announced.
 set -uo pipefail
@@ -11,7 +11,7 @@ build=${1:-build/release}
 lockstep=$build/bin/lockstep
 training=$build/examples/07_digits
 example=$build/examples/01_ranks_meet
-images=build/data/digits.csv
+images=${2:-build/data/digits.csv}
 pictures=build/reports/demo
 victim=2
 logs=$(mktemp -d)

@@ -142,7 +142,9 @@ bool same(ByteView a, ByteView b) {
 
 constexpr int kAllWorlds[] = {2, 3, 8, 1, 5};
 constexpr std::span<const int> kWorlds(kAllWorlds, lockstep::testing::kSanitized ? 3 : std::size(kAllWorlds));
-constexpr std::size_t kCounts[] = {0, 1, 17, 1000, 4097, 9001};
+constexpr std::size_t kAllCounts[] = {0, 17, 4097, 1, 1000, 9001};
+constexpr std::span<const std::size_t> kCounts(kAllCounts,
+                                               lockstep::testing::kSanitized ? 3 : std::size(kAllCounts));
 constexpr Memory kMemories[] = {Memory::kForeign, Memory::kResident, Memory::kMixed};
 
 template <typename Body>

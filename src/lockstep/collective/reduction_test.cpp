@@ -20,6 +20,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/testing/sanitized.h"
 
 namespace lockstep::collective {
 namespace {
@@ -300,12 +301,20 @@ std::string difference(DType type, const Buffer& got, const Buffer& expected) {
   return {};
 }
 
+constexpr std::size_t kAllRankCounts[] = {1, 3, 8, 2, 5, 9};
+constexpr std::span<const std::size_t> kRankCounts(kAllRankCounts, lockstep::testing::kSanitized
+                                                                       ? 3
+                                                                       : std::size(kAllRankCounts));
+constexpr std::size_t kAllSizes[] = {0, 1, 33, 300, 3, 7, 16, 64, 131, 1009};
+constexpr std::span<const std::size_t> kSizes(kAllSizes,
+                                              lockstep::testing::kSanitized ? 4 : std::size(kAllSizes));
+
 TEST(Reduction, EveryTypeAndOpIsALeftFoldBitForBit) {
   std::mt19937_64 random(7);
   on_every_target([&] {
     for_every_type_and_op([&](DType type, ReduceOp op) {
-      for (const std::size_t ranks : {1U, 2U, 3U, 5U, 8U, 9U}) {
-        for (const std::size_t count : {0U, 1U, 3U, 7U, 16U, 33U, 64U, 131U, 1009U}) {
+      for (const std::size_t ranks : kRankCounts) {
+        for (const std::size_t count : kSizes) {
           Sources sources;
           for (std::size_t s = 0; s < ranks; ++s) sources.push_back(random_data(type, count, random));
           const Fold how{

@@ -64,17 +64,6 @@ ConnectionFuture accept(Listener& listener, const Deadline& deadline) {
   return std::move(future);
 }
 
-Buffer pattern(std::size_t size, unsigned seed) {
-  Buffer bytes(size);
-  std::uint64_t state = seed;
-  for (std::size_t at = 0; at < size; at += sizeof(state)) {
-    state = state * 6364136223846793005U + 1442695040888963407U;
-    const std::uint64_t mixed = state ^ (state >> 29);
-    std::memcpy(bytes.data() + at, &mixed, std::min(sizeof(mixed), size - at));
-  }
-  return bytes;
-}
-
 Identity identity_of(int rank, WorldSize world) {
   return {
       .job_id = "conformance", .epoch = 3, .secret = Secret::insecure(), .rank = Rank(rank), .world = world};

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/testing/pattern.h"
 #include "lockstep/transport/transport.h"
 
 namespace lockstep::testing {
@@ -24,9 +25,6 @@ StatusFuture recv(transport::Connection& connection, ByteSpan bytes, const Deadl
 ConnectionFuture connect(transport::Transport& from, const transport::Target& target,
                          const Deadline& deadline);
 ConnectionFuture accept(transport::Listener& listener, const Deadline& deadline);
-
-// Bytes that differ from place to place and from seed to seed.
-Buffer pattern(std::size_t size, unsigned seed);
 
 transport::Identity identity_of(int rank, WorldSize world = WorldSize(2));
 

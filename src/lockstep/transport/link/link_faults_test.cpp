@@ -8,6 +8,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/net.h"
+#include "lockstep/testing/pattern.h"
 #include "lockstep/testing/status_matchers.h"
 #include "lockstep/transport/link/faulty_calls.h"
 #include "lockstep/transport/link/link.h"
@@ -17,18 +18,13 @@ namespace {
 
 using namespace std::chrono_literals;
 using How = LinkFaults::How;
+using lockstep::testing::pattern;
 
 constexpr Stamp kStamp{std::byte{7}};
 
 bool long_form() {
   const auto environment = Environment::read();
   return environment.ok() && environment->all.contains("LOCKSTEP_TEST_LONG");
-}
-
-Buffer pattern(std::size_t size, std::uint64_t seed) {
-  Buffer bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 31 + seed * 101 + (i >> 8));
-  return bytes;
 }
 
 // A stream from one link to another.
@@ -156,7 +152,7 @@ TEST(LinkFaults, ByteByByteEverythingArrives) {
     receiver.recv(kStamp, 0, in);
     receiver.recv(kStamp, 1, {});
     ASSERT_OK(move(sender, receiver));
-    EXPECT_EQ(in, out);
+    EXPECT_TRUE(text_of(in) == text_of(out));
     EXPECT_EQ(receiver.recvs_done(), 2U);
     EXPECT_EQ(slow_out.sent(), frame_size(2000, guard) + frame_size(0, guard));
     // The last words, too.
@@ -190,7 +186,7 @@ TEST(LinkFaults, AWaitingBetweenMessagesChangesNoByteOfThem) {
           std::fill(in.begin(), in.end(), std::byte{});
           receiver.recv(kStamp, part, in);
           ASSERT_OK(move(sender, receiver)) << size << " " << part << " " << most;
-          EXPECT_EQ(in, out);
+          EXPECT_TRUE(text_of(in) == text_of(out));
         }
         EXPECT_EQ(receiver.recvs_done(), 3U);
         EXPECT_EQ(sender.sends_done(), 3U);

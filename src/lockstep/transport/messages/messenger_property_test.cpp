@@ -134,6 +134,8 @@ struct Load {
   std::size_t largest = 600'000;  // more is cut to this
 };
 
+constexpr int kMessages = kSanitized ? 8 : 25;
+
 class MessengerProperty : public ::testing::TestWithParam<Load> {};
 
 TEST_P(MessengerProperty, EveryMessageArrivesWholeAtItsReceiveAndInOrder) {
@@ -161,23 +163,23 @@ TEST_P(MessengerProperty, EveryMessageArrivesWholeAtItsReceiveAndInOrder) {
 
 INSTANTIATE_TEST_SUITE_P(
     Over, MessengerProperty,
-    ::testing::Values(Load{.medium = Medium::inproc(), .seeds = kSanitized ? 1 : 4, .messages = 25},
-                      Load{.medium = Medium::tcp(), .seeds = kSanitized ? 1 : 4, .messages = 25},
+    ::testing::Values(Load{.medium = Medium::inproc(), .seeds = kSanitized ? 1 : 2, .messages = kMessages},
+                      Load{.medium = Medium::tcp(), .seeds = kSanitized ? 1 : 2, .messages = kMessages},
                       Load{.medium = Medium::pipes(),
-                           .seeds = kSanitized ? 1 : 4,
-                           .messages = kSanitized ? 10 : 25,
+                           .seeds = kSanitized ? 1 : 2,
+                           .messages = kMessages,
                            .largest = 2U << 20},
                       Load{.medium = Medium::resident(),
-                           .seeds = kSanitized ? 1 : 4,
-                           .messages = kSanitized ? 10 : 25,
+                           .seeds = kSanitized ? 1 : 2,
+                           .messages = kMessages,
                            .largest = 2U << 20},
                       Load{.medium = Medium::faulty("ByteByByte", {.pieces = Pieces::kOneByte}),
                            .seeds = kSanitized ? 1 : 2,
-                           .messages = 8,
+                           .messages = kSanitized ? 4 : 8,
                            .largest = 800},
                       Load{.medium = Medium::faulty("Delays", {.max_delay = std::chrono::milliseconds(2)}),
-                           .seeds = kSanitized ? 1 : 3,
-                           .messages = 20}),
+                           .seeds = kSanitized ? 1 : 2,
+                           .messages = kSanitized ? 8 : 20}),
     [](const auto& load) { return load.param.medium.name; });
 
 }  // namespace

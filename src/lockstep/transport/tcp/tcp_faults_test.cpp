@@ -116,7 +116,7 @@ class TcpFaults : public ::testing::Test {
 };
 
 // Odd, so that both kinds of cuts come.
-constexpr std::uint64_t kStep = kSanitized ? 7 : 1;
+constexpr std::uint64_t kStep = kSanitized ? 11 : 1;
 
 // F8. Never a message that is taken for whole.
 TEST_F(TcpFaults, CutAfterEveryNumberOfBytesToTheServer) {
