@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/collective/copy.h"
+
 namespace lockstep::collective {
 namespace {
 
@@ -69,6 +71,23 @@ TEST(Helpers, CopyEveryByteTogether) {
       Buffer to(size);
       copy_together(means, to, from.data() + 1);
       EXPECT_TRUE(std::equal(to.begin(), to.end(), from.begin() + 1)) << size;
+    }
+  }
+}
+
+TEST(CopyForPeers, WritesEveryByteAndNoOtherWhereverItBegins) {
+  constexpr std::size_t kAround = 64;
+  Buffer from(400);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i + 1);
+  for (const CopyWay way : {CopyWay::kCached, CopyWay::kPastCache}) {
+    for (std::size_t begin = 0; begin < 17; ++begin) {
+      for (const std::size_t size : {std::size_t{0}, std::size_t{5}, std::size_t{16}, std::size_t{333}}) {
+        Buffer to(kAround + begin + size + kAround, std::byte{0});
+        copy_for_peers(ByteSpan(to).subspan(kAround + begin, size), from.data(), way);
+        Buffer expected(to.size(), std::byte{0});
+        std::memcpy(expected.data() + kAround + begin, from.data(), size);
+        EXPECT_EQ(to, expected) << begin << " " << size;
+      }
     }
   }
 }

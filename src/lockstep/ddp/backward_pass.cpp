@@ -1,7 +1,6 @@
 #include "lockstep/ddp/backward_pass.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include <algorithm>
@@ -131,14 +130,14 @@ void BackwardPass::take(Taken taken) {
   const bool held = bucket.holds(place, gradient);
   if (taken.use == Use::kUnused) {
     if (held) as_they_were_.emplace(parameter, gradient.clone());
-    if (!held) view.copy_(gradient);
+    if (!held) parts_.gradients.fill(parameter, gradient);
   } else if (gradient.requires_grad()) {
     with_graph_[parameter] = gradient;
-    if (!held) view.copy_(gradient);
+    if (!held) parts_.gradients.fill(parameter, gradient);
   } else if (!held && parts_.copying == Copying::kWithItsBucket) {
     deferred_[parameter] = gradient;
   } else {
-    if (!held) view.copy_(gradient);
+    if (!held) parts_.gradients.fill(parameter, gradient);
     point_to_bucket(parameter);
   }
   count_down(index);
@@ -152,18 +151,12 @@ void BackwardPass::point_to_bucket(Parameter parameter) {
 }
 
 void BackwardPass::copy_deferred(std::size_t bucket) {
-  std::vector<Parameter> parameters;
-  std::vector<at::Tensor> from;
-  std::vector<at::Tensor> to;
   for (const Parameter parameter : parts_.gradients.plan().buckets[bucket]) {
-    if (!deferred_[parameter].defined()) continue;
-    parameters.push_back(parameter);
-    from.push_back(std::exchange(deferred_[parameter], {}));
-    to.push_back(parts_.gradients.bucket(bucket).view(parts_.gradients.place(parameter).place));
+    const at::Tensor gradient = std::exchange(deferred_[parameter], {});
+    if (!gradient.defined()) continue;
+    parts_.gradients.fill(parameter, gradient);
+    point_to_bucket(parameter);
   }
-  if (parameters.empty()) return;
-  at::_foreach_copy_(to, from);
-  for (const Parameter parameter : parameters) point_to_bucket(parameter);
 }
 
 void BackwardPass::take_sparse(Parameter parameter, GradBucket& bucket) {

@@ -1,13 +1,16 @@
 #include "lockstep/ddp/bucket.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <string>
 #include <utility>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/collective/copy.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/resident.h"
 
@@ -15,6 +18,7 @@ namespace lockstep::ddp {
 namespace {
 
 constexpr Logger kLog("ddp");
+constexpr std::int64_t kCopiedByOneThread = std::int64_t{128} << 10;  // bytes, at least
 
 // On the symmetric heap, if it has room.
 at::Tensor make_buffer(std::int64_t elements, const at::TensorOptions& options) {
@@ -82,6 +86,27 @@ std::vector<at::Tensor> GradBucket::gradients() const {
     at += views_[i].numel();
   }
   return views;
+}
+
+void GradBucket::fill(std::size_t place, const at::Tensor& gradient, collective::CopyChoice& choice) const {
+  const at::Tensor& view = views_[place];
+  const std::size_t size = view.nbytes();
+  const bool same_layout = gradient.is_cpu() && view.is_cpu() && gradient.strides() == view.strides() &&
+                           view.is_non_overlapping_and_dense();
+  if (size < collective::CopyChoice::kLeast || !same_layout || gradient.is_conj() || gradient.is_neg()) {
+    view.copy_(gradient);
+    return;
+  }
+  auto* const to = static_cast<std::byte*>(view.mutable_data_ptr());
+  const auto* const from = static_cast<const std::byte*>(gradient.const_data_ptr());
+  const collective::CopyWay way = choice.next();
+  const base::TimePoint start = Clock::steady().now();
+  at::parallel_for(0, static_cast<std::int64_t>(size), kCopiedByOneThread,
+                   [=](std::int64_t begin, std::int64_t end) {
+                     const auto bytes = static_cast<std::size_t>(end - begin);
+                     collective::copy_for_peers({to + begin, bytes}, from + begin, way);
+                   });
+  choice.took(way, size, Clock::steady().now() - start);
 }
 
 bool GradBucket::holds(std::size_t place, const at::Tensor& gradient) const {

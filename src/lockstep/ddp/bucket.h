@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "lockstep/collective/copy_choice.h"
+
 namespace lockstep::ddp {
 
 class GradBucket {
@@ -37,6 +39,8 @@ class GradBucket {
   bool sparse() const { return sparse_; }
   void set_last(bool last) { last_ = last; }
   const at::Tensor& view(std::size_t place) const { return views_[place]; }
+  // Copies a gradient of the view's shape and type to its place, as `choice` says.
+  void fill(std::size_t place, const at::Tensor& gradient, collective::CopyChoice& choice) const;
   // Whether `gradient` is the view itself, or the same elements of the same memory.
   bool holds(std::size_t place, const at::Tensor& gradient) const;
   // Brings what a hook has set_buffer() home. Gives why not, if it does not fit; then nothing has changed.

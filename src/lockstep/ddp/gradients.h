@@ -40,6 +40,11 @@ class Gradients {
   };
   Place place(std::size_t parameter) const { return places_[parameter]; }
 
+  // Copies a gradient to its place in its bucket, whose shape and type it has.
+  void fill(std::size_t parameter, const at::Tensor& gradient) {
+    buckets_[places_[parameter].bucket]->fill(places_[parameter].place, gradient, *copy_choice_);
+  }
+
   // Makes the buckets of the plan. Gradients that are views of the old ones keep their numbers: they move.
   void lay_out(BucketPlan plan);
 
@@ -48,6 +53,7 @@ class Gradients {
   BucketPlan plan_;
   std::vector<std::unique_ptr<GradBucket>> buckets_;  // by pointer: a hook may keep a reference until `then`
   std::vector<Place> places_;
+  std::unique_ptr<collective::CopyChoice> copy_choice_ = std::make_unique<collective::CopyChoice>();
 };
 
 }  // namespace lockstep::ddp
