@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -93,12 +94,16 @@ void GradBucket::fill(std::size_t place, const at::Tensor& gradient, collective:
   const std::size_t size = view.nbytes();
   const bool same_layout = gradient.is_cpu() && view.is_cpu() && gradient.strides() == view.strides() &&
                            view.is_non_overlapping_and_dense();
-  if (size < collective::CopyChoice::kLeast || !same_layout || gradient.is_conj() || gradient.is_neg()) {
+  if (!same_layout || gradient.is_conj() || gradient.is_neg()) {
     view.copy_(gradient);
     return;
   }
   auto* const to = static_cast<std::byte*>(view.mutable_data_ptr());
   const auto* const from = static_cast<const std::byte*>(gradient.const_data_ptr());
+  if (size < collective::CopyChoice::kLeast) {  // the call of an operator would take longer
+    if (size > 0) std::memcpy(to, from, size);
+    return;
+  }
   const collective::CopyWay way = choice.next();
   const base::TimePoint start = Clock::steady().now();
   at::parallel_for(0, static_cast<std::int64_t>(size), kCopiedByOneThread,
