@@ -50,6 +50,8 @@ bench:         ## run the benchmarks and print their tables
 	@mkdir -p $(REPORTS)
 	build/release/bin/lockstep bench all_reduce --memory resident,foreign --against gloo,mpi \
 	  --json $(REPORTS)/all_reduce.json --plot $(REPORTS)/all_reduce.svg
+	build/release/bin/lockstep bench ddp --model mlp-1024x8,mlp-2048x8,mlp-512x4,resnet18,gpt-small --against plain,torch \
+	  --json $(REPORTS)/ddp.json --plot $(REPORTS)/ddp.svg
 	build/release/bin/lockstep bench store --clients 1,16,256 --against torch --json $(REPORTS)/store.json
 	build/release/bin/lockstep bench launch --against torchrun \
 	  --torchrun "$$(dirname "$$(cat build/setup/torch_python)")/torchrun" --json $(REPORTS)/launch.json

@@ -21,7 +21,7 @@ class TrainingBench(bench_runs.BenchTest):
         picture = self.folder / "plot.svg"
         names = [name for peer in PEERS.split(",") for name in ([peer, "torch_tuned"] if peer == "torch" else [peer])]
         out, report = self.bench("ddp", "--nproc", "2", "--model", "mlp-8x2", "--option", "default,no_sync", "--batch",
-                                 "2", "--against", PEERS, "--rounds", "2", "--plot", str(picture))
+                                 "2", "--against", PEERS, "--rounds", "1", "--plot", str(picture))
         self.assertEqual(set(report), {"machine", "versions", "rows"})
         self.assertEqual(set(report["versions"]), {"lockstep", *names})
         self.assertEqual([row["option"] for row in report["rows"]], ["default", "no_sync"])
