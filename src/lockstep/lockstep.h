@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/backend/world.h"
+#include "lockstep/ddp/activation_checkpoint.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/options.h"
