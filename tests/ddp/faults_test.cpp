@@ -1,8 +1,14 @@
 // What goes wrong in training, on one rank or on all: every rank is told, in words, and nobody waits.
+#include <malloc.h>
+#include <sys/resource.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <optional>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/reduction_error.h"
@@ -155,11 +161,147 @@ TEST(Faults, WrongUseIsRefusedInWords) {
     late(ones()).sum().backward();
     expect_error([&] { late.register_comm_hook(noop_hook()); }, {"before the first"});
 
-    net->bias.requires_grad_(false);
-    expect_error([&] { late(ones()); }, {"bias", "no longer needs a gradient"});
-    net->bias.requires_grad_(true);
-    net->to(at::kDouble);
-    expect_error([&] { late(ones()); }, {"weight", "another type"});
+    refused({.delay_all_reduce_named_params = {"bias"}}, {"param_to_hook_all_reduce", "together"});
+    refused({.delay_all_reduce_named_params = {"bias"}, .param_to_hook_all_reduce = "wait"},
+            {"param_to_hook_all_reduce", "wait"});
+    refused({.static_graph = true,
+             .delay_all_reduce_named_params = {"bias"},
+             .param_to_hook_all_reduce = "weight"},
+            {"delay_all_reduce_named_params", "static_graph"});
+  });
+}
+
+TEST(Faults, AModuleThatHasChangedIsNamedOnEveryRank) {
+  struct Change {
+    std::function<void(Two&)> make;
+    std::vector<std::string> words;
+  };
+  const std::vector<Change> changes = {
+      {[](Two& net) { net.first->bias.requires_grad_(false); }, {"first.bias", "no longer needs"}},
+      {[](Two& net) { net.to(at::kDouble); }, {"first.weight", "another type"}},
+      {[](Two& net) {
+         net.second->weight.set_data(torch::ones({2, 1}));
+       },
+       {"second.weight", "shape"}},
+      {[](Two& net) { net.register_parameter("more", torch::ones({2})); }, {"more", "is new"}},
+      {[](Two& net) { net.register_module("third", nn::Linear(2, 2)); }, {"third.weight", "is new"}},
+      {[](Two& net) { net.unregister_module("second"); }, {"second.weight", "removed"}},
+  };
+  run_world(2, [&](int rank) {
+    for (const Change& change : changes) {
+      auto net = std::make_shared<Two>();
+      DistributedDataParallel model(net, {.process_group = tensor::new_group({0, 1})});
+      model(ones()).sum().backward();
+      if (rank == 1) {
+        change.make(*net);
+        expect_error([&] { model(ones()); }, change.words);
+      } else {
+        expect_error<RemoteError>([&] { model(ones()).sum().backward(); }, change.words);
+      }
+    }
+  });
+}
+
+TEST(Faults, AnExceptionInTheLossIsHeardByTheOthers) {
+  run_world(2, [](int rank) {
+    DistributedDataParallel model(std::make_shared<Two>());
+    model(ones()).sum().backward();
+    const auto step = [&] {
+      const at::Tensor output = model(ones());
+      if (rank == 1) throw std::runtime_error("this batch has no labels");
+      output.sum().backward();
+    };
+    if (rank == 1) {
+      EXPECT_THROW(step(), std::runtime_error);
+      expect_error<DistError>([&] { model(ones()).sum().backward(); }, {"between forward and backward"});
+    } else {
+      expect_error<RemoteError>(step, {"rank 1", "between forward and backward"});
+    }
+  });
+  // Outputs that are dropped on purpose are no fault, nor is an exception that leaves none behind.
+  run_world(2, [](int) {
+    DistributedDataParallel model(std::make_shared<Two>());
+    for (int step = 0; step < 2; ++step) {
+      {
+        const at::Tensor dropped = model(ones());
+      }
+      try {
+        throw std::runtime_error("elsewhere");
+      } catch (const std::exception&) {
+        model(ones()).sum().backward();
+      }
+      model.train(false);
+      try {
+        const at::Tensor evaluated = model(ones());
+        throw std::runtime_error("while evaluating");
+      } catch (const std::exception&) {
+        model.train();
+      }
+    }
+    tensor::barrier();
+  });
+}
+
+// While it lives, this process gets so much more memory than it has.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(rlim_t mib) {
+    EXPECT_EQ(::getrlimit(RLIMIT_AS, &before_), 0);
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    const rlim_t bytes = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (mib << 20);
+    const rlimit limit{bytes, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+  }
+  ~MemoryLimit() { ::setrlimit(RLIMIT_AS, &before_); }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Faults, ARankThatIsOutOfMemoryTellsTheOthers) {
+  // Gradients of 16 MiB, in one bucket of 64, which the hook halves: where 8 MiB are left, autograd has not
+  // enough; where 24 are left, the hook.
+  for (const rlim_t left : {rlim_t{8}, rlim_t{24}}) {
+    run_world(2, [&](int rank) {
+      torch::set_num_threads(1);
+      ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what is freed is given back, and does not help later
+      nn::Sequential net;
+      for (int i = 0; i < 4; ++i) net->push_back(nn::Linear(nn::LinearOptions(2048, 2048).bias(false)));
+      DistributedDataParallel model(net, {.bucket_cap_mb = 1000});
+      model.register_comm_hook(fp16_compress_hook());
+      const at::Tensor x = torch::ones({1, 2048});
+      const auto step = [&](bool limited) {
+        net->zero_grad(false);
+        const at::Tensor loss = model(x).sum();
+        std::optional<MemoryLimit> limit;
+        if (limited) limit.emplace(left);
+        loss.backward();
+      };
+      step(false);
+      step(false);
+      if (rank == 1) {
+        EXPECT_THROW(step(true), c10::Error);
+        EXPECT_THROW(tensor::barrier(), DistError);
+      } else {
+        expect_error<RemoteError>([&] { step(false); }, {"rank 1"});
+      }
+    });
+  }
+}
+
+TEST(Faults, ANeedlessSearchIsWarnedAboutOnce) {
+  run_world(2, [](int) {
+    DistributedDataParallel model(std::make_shared<Two>(), {.find_unused_parameters = true});
+    ::testing::internal::CaptureStderr();
+    for (int step = 0; step < 3; ++step) model(ones()).sum().backward();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    const auto first = said.find("find_unused_parameters is set");
+    EXPECT_NE(first, std::string::npos);
+    EXPECT_EQ(said.find("find_unused_parameters is set", first + 1), std::string::npos);
   });
 }
 

@@ -67,6 +67,7 @@ def torch_rank(rank, size, folder, how, port):
         lines.append({"loss": loss.item(),
                       "gradients": {name: None if p.grad is None else p.grad.flatten().tolist()
                                     for name, p in net.named_parameters()},
+                      "logged": list(data),
                       "rebuilt": data.get("rebuilt_per_bucket_param_indices", "")})
         optimizer.step()
         optimizer.zero_grad()
@@ -114,6 +115,8 @@ class Parity(unittest.TestCase):
                 self.assertEqual(x is None, y is None, f"step {step}, {name}")
                 if x is not None:
                     torch.testing.assert_close(torch.tensor(x), torch.tensor(y), rtol=1e-5, atol=1e-6)
+        # Threads of gloo's own are all that it has and we have not.
+        self.assertLessEqual(set(theirs[-1]["logged"]) - {"gloo_num_threads"}, set(ours[-1]["logged"]))
         rebuilt = theirs[-1]["rebuilt"]
         self.assertEqual(bool(rebuilt), not how.get("find_unused_parameters"))
         if rebuilt:

@@ -74,6 +74,7 @@ bool BackwardPass::leave(int task) {
 }
 
 void BackwardPass::ready(Parameter parameter) {
+  const auto delay_ends_with = parts_.gradients.delay_ends_with();
   bool unexpected = false;
   {
     const MutexLock lock(mutex_);
@@ -81,6 +82,7 @@ void BackwardPass::ready(Parameter parameter) {
     unexpected = left == 0;
     if (!unexpected) {
       order_.push_back(parameter);
+      if (parts_.gradients.planned_of(parameter).delayed && parameter != delay_ends_with) return;
       if (--left > 0) return;
     }
   }
@@ -99,6 +101,19 @@ void BackwardPass::ready(Parameter parameter) {
   }
   tell(PassPhase::kReady, parameter);
   take({parameter, Use::kUsed});
+  if (parameter == delay_ends_with) take_delayed(parameter);
+}
+
+void BackwardPass::take_delayed(Parameter last) {
+  for (Parameter i = 0; i < parts_.gradients.size(); ++i) {
+    if (i == last || !parts_.gradients.planned_of(i).delayed) continue;
+    {
+      const MutexLock lock(mutex_);
+      left_[i] = 0;
+    }
+    tell(PassPhase::kReady, i);
+    take({i, Use::kUsed});
+  }
 }
 
 void BackwardPass::take(Taken taken) {

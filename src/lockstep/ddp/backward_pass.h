@@ -80,6 +80,8 @@ class BackwardPass {
   };
   // Brings the gradient to its place in the bucket; of one that was not used, what it has.
   void take(Taken taken);
+  // The gradients that waited for this one, which is there now.
+  void take_delayed(Parameter last);
   void take_sparse(Parameter parameter, GradBucket& bucket);
   void copy_deferred(std::size_t bucket);
   void point_to_bucket(Parameter parameter);

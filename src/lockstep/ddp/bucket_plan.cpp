@@ -17,15 +17,14 @@ struct Open {
   std::size_t closed = 0;  // how many were closed before it
 };
 
-}  // namespace
+enum class Which : std::uint8_t { kPrompt, kDelayed };
 
-BucketPlan plan_in_order(std::span<const PlannedGradient> gradients, std::span<const std::size_t> order,
-                         const BucketLimits& limits) {
-  LOCKSTEP_CHECK(!limits.empty(), "a plan needs a limit");
-  BucketPlan plan;
+void append(BucketPlan& plan, Which which, std::span<const PlannedGradient> gradients,
+            std::span<const std::size_t> order, const BucketLimits& limits) {
   std::vector<Open> rows;
   for (const std::size_t parameter : order) {
     const PlannedGradient& gradient = gradients[parameter];
+    if (gradient.delayed != (which == Which::kDelayed)) continue;
     if (gradient.sparse) {
       plan.buckets.push_back({parameter});
       continue;
@@ -48,6 +47,16 @@ BucketPlan plan_in_order(std::span<const PlannedGradient> gradients, std::span<c
   for (Open& row : rows) {
     if (!row.parameters.empty()) plan.buckets.push_back(std::move(row.parameters));
   }
+}
+
+}  // namespace
+
+BucketPlan plan_in_order(std::span<const PlannedGradient> gradients, std::span<const std::size_t> order,
+                         const BucketLimits& limits) {
+  LOCKSTEP_CHECK(!limits.empty(), "a plan needs a limit");
+  BucketPlan plan;
+  append(plan, Which::kPrompt, gradients, order, limits);
+  append(plan, Which::kDelayed, gradients, order, limits);
   return plan;
 }
 
@@ -56,7 +65,9 @@ BucketPlan plan_before_first_pass(std::span<const PlannedGradient> gradients, co
   std::iota(order.begin(), order.end(), std::size_t{0});
   BucketPlan plan = plan_in_order(gradients, order, limits);
   // The parameters of a bucket keep their order; the buckets are turned round.
-  std::sort(plan.buckets.begin(), plan.buckets.end(), [](const auto& a, const auto& b) {
+  std::sort(plan.buckets.begin(), plan.buckets.end(), [&](const auto& a, const auto& b) {
+    const bool delayed = gradients[a.front()].delayed;
+    if (delayed != gradients[b.front()].delayed) return !delayed;
     return *std::min_element(a.begin(), a.end()) > *std::min_element(b.begin(), b.end());
   });
   return plan;

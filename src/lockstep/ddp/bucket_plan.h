@@ -4,7 +4,8 @@
 // Gradients are taken in turn and put into the open bucket of their type and device, which is closed as soon
 // as it has reached its limit. Every type and device has its own row of limits; the last of a row holds for
 // all that follow. A gradient that is sparse travels alone. What is still open at the end is closed in the
-// order in which it was opened (torch: in that of a hash table).
+// order in which it was opened (torch: in that of a hash table). Those that are delayed travel after all
+// others, in buckets of their own.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,6 +23,7 @@ struct PlannedGradient {
   c10::ScalarType dtype = c10::ScalarType::Float;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   bool sparse = false;
+  bool delayed = false;
 
   std::size_t bytes() const { return elements * c10::elementSize(dtype); }
 };

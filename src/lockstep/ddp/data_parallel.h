@@ -2,7 +2,8 @@
 // are accumulated, and gives each synchronised backward pass its BackwardPass. Users meet it as
 // DistributedDataParallel.
 //
-// A gradient's way: the hook of its GradientSlot calls here -> BackwardPass -> CommHook -> the process group
+// A gradient's way: the hook of its GradientSlot calls here -> RunningPass -> BackwardPass -> CommHook -> the
+// process group
 // -> its backend -> the algorithm -> shared memory or the wire.
 //
 // Thread safety: forward by one thread at a time; autograd calls from threads of its own.
@@ -21,22 +22,20 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/ddp/backward_pass.h"
+#include "lockstep/ddp/buffer_sync.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/gradients.h"
 #include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/module_view.h"
 #include "lockstep/ddp/observer.h"
 #include "lockstep/ddp/options.h"
+#include "lockstep/ddp/parameters.h"
+#include "lockstep/ddp/running_pass.h"
 #include "lockstep/ddp/statistics.h"
 #include "lockstep/ddp/used_parameters.h"
 
 namespace lockstep::ddp {
-
-// What buffers become before or after forward, instead of rank 0's.
-enum class BufferHookLocation : std::uint8_t { kPreForward, kPostForward };
-using BufferHook = std::function<void(const NamedTensors& buffers)>;
 
 class DataParallel final : public std::enable_shared_from_this<DataParallel> {
  public:
@@ -56,7 +55,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
 
   // Once, before the first backward.
   void register_comm_hook(CommHookPtr hook);
-  void register_buffer_comm_hook(BufferHook hook, BufferHookLocation where);
+  void register_buffer_comm_hook(BufferHook hook, BufferHookLocation where) {
+    buffers_.set_hook(std::move(hook), where);
+  }
   void observe(PassObserver observer) { observer_ = std::move(observer); }
   void remove_autograd_hooks();
   // For a group of survivors or newcomers; all its ranks call it between two passes.
@@ -77,33 +78,23 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   void start();
   void attach();
   bool synchronises() const;
-  void sync_buffers() const;
   void rebuild();
   void check_unchanged() const;
   void check_last_pass();
-  std::shared_ptr<BackwardPass> pass() const;
-
-  // From the graph.
-  void accumulated(std::size_t parameter);
-  void enter_backward();
-  void leave_backward(const std::shared_ptr<BackwardPass>& pass, int task);
-  // What a step of the pass throws ends the group and the pass.
-  void or_end(const std::shared_ptr<BackwardPass>& pass, const std::function<void()>& step);
-  void drop(const std::shared_ptr<BackwardPass>& pass);
-  // The other ranks hear `why`, unless the group has failed before.
-  void end_group(const std::string& why) const;
+  // One line, for the log.
+  std::string introduction() const;
 
   const std::unique_ptr<ModuleView> module_;
   const DataParallelOptions options_;
   const NamedTensors parameters_;  // that need gradients
   tensor::ProcessGroup group_;
   BucketLimits limits_;
+  const ParameterSnapshot snapshot_;
   Gradients gradients_;
   std::unique_ptr<UsedParameters> used_;
   CommHookPtr hook_;
   bool own_hook_ = true;
   bool attached_ = false;
-  bool begun_ = false;  // a backward pass has been
   int holds_ = 0;
   bool syncing_ = false;  // the forward that runs, or was last, begins a synchronised pass
   std::vector<std::size_t> observed_order_;
@@ -111,11 +102,8 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   PassObserver observer_;       // the user's
   PassObserver pass_observer_;  // that of the pass that runs: nothing where nobody listens
   Statistics statistics_;
-  BufferHook buffer_hook_;
-  BufferHookLocation buffer_hook_location_ = BufferHookLocation::kPreForward;
-
-  mutable Mutex mutex_;
-  std::shared_ptr<BackwardPass> pass_ LOCKSTEP_GUARDED_BY(mutex_);  // shared with the tasks of autograd
+  BufferSync buffers_;
+  RunningPass running_;
 };
 
 }  // namespace lockstep::ddp

@@ -1,5 +1,11 @@
+#include <array>
+#include <cctype>
+#include <map>
+
+#include "lockstep/base/environment.h"
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/tensor/default_group.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -11,7 +17,46 @@ std::string list_text(const Numbers& numbers, std::string_view separator = ", ")
   return base::join(texts, separator);
 }
 
+// By torch's keys; "N/A" for what is not set, as there.
+std::map<std::string, std::string> environment_texts() {
+  constexpr std::array kNames = {"MASTER_ADDR",
+                                 "MASTER_PORT",
+                                 "TORCH_DISTRIBUTED_DEBUG",
+                                 "CUDA_VISIBLE_DEVICES",
+                                 "GLOO_SOCKET_IFNAME",
+                                 "GLOO_DEVICE_TRANSPORT",
+                                 "NCCL_SOCKET_IFNAME",
+                                 "TORCH_NCCL_BLOCKING_WAIT",
+                                 "NCCL_DEBUG",
+                                 "NCCL_NTHREADS",
+                                 "NCCL_IB_TIMEOUT",
+                                 "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+                                 "OMP_NUM_THREADS",
+                                 "LOCKSTEP_SOCKET_IFNAME"};
+  const auto& variables = tensor::current_session("logging_data")->variables();
+  std::map<std::string, std::string> texts;
+  for (const std::string_view name : kNames) {
+    std::string key(name.starts_with("TORCH_NCCL") ? name.substr(6) : name);
+    for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const auto found = variables.find(name);
+    texts.emplace(std::move(key), found == variables.end() ? "N/A" : found->second);
+  }
+  return texts;
+}
+
 }  // namespace
+
+std::string DataParallel::introduction() const {
+  std::size_t bytes = 0;
+  for (const PlannedGradient& gradient : gradients_.planned()) bytes += gradient.bytes();
+  std::vector<std::string> environment;
+  for (const auto& [key, value] : environment_texts()) {
+    if (value != "N/A") environment.push_back(cat(key, '=', value));
+  }
+  return cat("DDP initialized with ", module_->type_name(), ": ", gradients_.size(), " parameters, ",
+             Bytes{bytes}, ", ", gradients_.buckets(), " buckets, world of ", group_.size(), ", ",
+             settings_text(options_), "; ", base::join(environment));
+}
 
 void DataParallel::set_runtime_logging_sample_rate(int rate) {
   if (rate < 1) refuse(cat("set_runtime_logging_sample_rate: the rate is ", rate, "; it is at least 1."));
@@ -36,20 +81,24 @@ LoggingData DataParallel::logging_data() const {
   for (const auto& bucket : gradients_.plan().buckets) buckets.push_back(list_text(bucket, " "));
   const std::string sizes = list_text(bucket_sizes(gradients_.plan(), planned));
 
+  const Statistics::Sample sample = statistics_.sample();
   data.texts = {{"module_name", module_->type_name()},
                 {"backend_name", group_.backend_name()},
                 {"dtypes", base::join(dtypes)},
                 {"bucket_sizes", sizes},
                 {"initial_bucket_size_limits", list_text(limits_)},
                 {"comm_hook", hook_->name()},
-                {"prev_iteration_grad_ready_order_indices", list_text(statistics_.ready_order())},
+                {"prev_iteration_grad_ready_order_indices", list_text(sample.ready_order)},
+                {"device_ids", ""},
                 {"rebuilt_bucket_sizes", rebuilt_ ? sizes : ""},
                 {"rebuilt_per_bucket_param_indices", rebuilt_ ? base::join(buckets) : ""}};
+  data.texts.merge(environment_texts());
   const auto flag = [](bool set) { return static_cast<std::int64_t>(set); };
   const auto count = [](std::size_t number) { return static_cast<std::int64_t>(number); };
-  const Statistics::Times last = statistics_.last();
-  const Statistics::Times average = statistics_.average();
+  const Statistics::Times& last = sample.last;
+  const Statistics::Times& average = sample.average;
   const auto nanoseconds = [](Duration time) { return std::chrono::nanoseconds(time).count(); };
+  const auto moment = [&](base::TimePoint at) { return nanoseconds(at.time_since_epoch()); };
   const auto* const search = dynamic_cast<const SearchGraph*>(used_.get());
   data.numbers = {{"rank", group_.rank()},
                   {"world_size", group_.size()},
@@ -58,14 +107,22 @@ LoggingData DataParallel::logging_data() const {
                   {"total_parameter_size_bytes", count(bytes)},
                   {"unused_parameter_size", count(unused)},
                   {"bucket_cap_bytes", count(limits_.back())},
-                  {"num_buckets_reduced", count(statistics_.buckets_reduced())},
+                  {"num_buckets_reduced", count(sample.buckets_reduced)},
                   {"has_rebuilt_buckets", flag(rebuilt_)},
                   {"find_unused_parameters", flag(options_.find_unused_parameters)},
                   {"static_graph", flag(options_.static_graph)},
                   {"can_set_static_graph", flag(search == nullptr || search->has_been_static())},
                   {"gradient_as_bucket_view", flag(options_.gradient_as_bucket_view)},
-                  {"broadcast_buffers",
-                   flag(options_.forward_sync_buffers.value_or(options_.broadcast_buffers.value_or(true)))},
+                  {"broadcast_buffers", flag(buffers_.on())},
+                  {"has_sync_bn", flag(module_->has_sync_batch_norm())},
+                  {"join_uneven_inputs", 0},
+                  {"is_multi_device_module", 0},
+                  {"output_device", -1},
+                  {"forward_compute_time_start", moment(sample.moments.forward)},
+                  {"backward_compute_time_start", moment(sample.moments.backward)},
+                  {"backward_compute_time_end", moment(sample.moments.last_ready)},
+                  {"backward_comm_time_start", moment(sample.moments.first_launch)},
+                  {"backward_comm_time_end", moment(sample.moments.finished)},
                   {"forward_compute_time", nanoseconds(last.forward)},
                   {"backward_compute_time", nanoseconds(last.backward)},
                   {"backward_comm_time", nanoseconds(last.communication)},

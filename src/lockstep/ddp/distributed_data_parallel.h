@@ -110,8 +110,8 @@ class DataParallelModule : public torch::nn::Module {
   // Runs forward between the two halves of the core; what it throws is told to the other ranks.
   template <typename Forward>
   decltype(auto) around(const Forward& forward) {
-    core_->begin_forward();
     try {
+      core_->begin_forward();
       decltype(auto) output = forward();
       std::vector<at::Tensor> tensors;
       find_tensors<std::remove_cvref_t<decltype(output)>>(output, tensors);
@@ -202,7 +202,6 @@ DistributedDataParallel(std::shared_ptr<M>, DataParallelOptions = {}) -> Distrib
 }  // namespace lockstep::ddp
 
 namespace lockstep {
-using ddp::BufferHookLocation;
 using ddp::DistributedDataParallel;
 using ddp::NoSync;
 }  // namespace lockstep

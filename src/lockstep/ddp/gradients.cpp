@@ -8,6 +8,42 @@
 #include "lockstep/base/text.h"
 
 namespace lockstep::ddp {
+namespace {
+
+bool is_in(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// The place of a parameter that an option names.
+std::size_t find(const NamedTensors& parameters, const char* option, const std::string& name) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].first == name) return i;
+  }
+  refuse(cat(option, " names ", base::quoted(name), ", which is no parameter that needs a gradient."));
+}
+
+}  // namespace
+
+Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& options,
+                     const std::vector<std::string>& sparse) {
+  for (const std::string& name : options.delay_all_reduce_named_params)
+    find(parameters, "delay_all_reduce_named_params", name);
+  if (!options.param_to_hook_all_reduce.empty())
+    delay_ends_with_ = find(parameters, "param_to_hook_all_reduce", options.param_to_hook_all_reduce);
+  for (const auto& [name, parameter] : parameters) {
+    Gradient gradient{
+        .name = name,
+        .slot = options.gradient_slot ? options.gradient_slot(parameter) : tensor::own_gradient(parameter),
+        .planned = {}};
+    const at::Tensor local = gradient.slot->local();
+    gradient.planned = {.elements = static_cast<std::size_t>(local.numel()),
+                        .dtype = local.scalar_type(),
+                        .device = local.device(),
+                        .sparse = is_in(options.sparse_parameters, name) || is_in(sparse, name),
+                        .delayed = is_in(options.delay_all_reduce_named_params, name)};
+    all_.push_back(std::move(gradient));
+  }
+}
 
 std::vector<PlannedGradient> Gradients::planned() const {
   std::vector<PlannedGradient> planned;

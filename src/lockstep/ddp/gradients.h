@@ -4,11 +4,14 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/ddp/bucket.h"
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/parameters.h"
 #include "lockstep/tensor/gradient_slot.h"
 
 namespace lockstep::ddp {
@@ -21,13 +24,19 @@ struct Gradient {
 
 class Gradients {
  public:
-  explicit Gradients(std::vector<Gradient> all) : all_(std::move(all)) {}
+  Gradients() = default;
+  // Of all `parameters`, which need gradients. `sparse`: by name, besides those of the options.
+  // InvalidArgument where the options name what is not there.
+  Gradients(const NamedTensors& parameters, const DataParallelOptions& options,
+            const std::vector<std::string>& sparse);
 
   std::size_t size() const { return all_.size(); }
   const std::string& name(std::size_t parameter) const { return all_[parameter].name; }
   tensor::GradientSlot& slot(std::size_t parameter) { return *all_[parameter].slot; }
   const PlannedGradient& planned_of(std::size_t parameter) const { return all_[parameter].planned; }
   std::vector<PlannedGradient> planned() const;
+  // The gradient that lets those go that are delayed (bucket_plan.h); nothing if there are none.
+  std::optional<std::size_t> delay_ends_with() const { return delay_ends_with_; }
   // '"a" and "b"', '"a", "b" and 7 others'.
   std::string names_text(const std::vector<std::size_t>& parameters) const;
 
@@ -50,6 +59,7 @@ class Gradients {
 
  private:
   std::vector<Gradient> all_;
+  std::optional<std::size_t> delay_ends_with_;
   BucketPlan plan_;
   std::vector<std::unique_ptr<GradBucket>> buckets_;  // by pointer: a hook may keep a reference until `then`
   std::vector<Place> places_;

@@ -31,6 +31,13 @@ class NnModuleView final : public ModuleView {
   }
   bool is_training() const override { return module_->is_training(); }
   std::string type_name() const override { return module_->name(); }
+  bool has_sync_batch_norm() const override {
+    bool found = false;
+    module_->apply([&](const torch::nn::Module& module) {
+      found = found || module.name().find("SyncBatchNorm") != std::string::npos;
+    });
+    return found;
+  }
   std::vector<std::string> sparse_parameters() const override {
     std::vector<std::string> names;
     module_->apply([&](const std::string& name, const torch::nn::Module& module) {
@@ -66,6 +73,7 @@ class JitModuleView final : public ModuleView {
     const auto name = module_.type()->name();
     return name ? name->name() : "ScriptModule";
   }
+  bool has_sync_batch_norm() const override { return false; }
   std::vector<std::string> sparse_parameters() const override { return {}; }
 
  private:

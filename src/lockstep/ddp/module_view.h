@@ -24,6 +24,7 @@ class ModuleView {
   virtual NamedTensors buffers() const = 0;
   virtual bool is_training() const = 0;
   virtual std::string type_name() const = 0;
+  virtual bool has_sync_batch_norm() const = 0;
   // Names of parameters whose gradients are sparse by the kind of their module.
   virtual std::vector<std::string> sparse_parameters() const = 0;
 };

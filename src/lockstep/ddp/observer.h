@@ -2,7 +2,8 @@
 //
 // Order in one pass: ready (for each parameter), launched (for each bucket, in plan order, as soon as its
 // gradients are all ready), waited and done (for each bucket, in that order, when backward is over),
-// finished. Thread safety: an observer is called by autograd's threads, one at a time, with no lock held.
+// finished. Thread safety: an observer is called by autograd's threads with no lock held: one at a time where
+// all gradients are of one device, else by several at once.
 #pragma once
 
 #include <cstddef>

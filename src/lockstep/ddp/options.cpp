@@ -40,6 +40,13 @@ void check(const DataParallelOptions& options) {
   }
   if (options.skip_all_reduce_unused_params && !options.static_graph && !options.find_unused_parameters)
     refuse("skip_all_reduce_unused_params needs find_unused_parameters or static_graph.");
+  if (options.delay_all_reduce_named_params.empty() != options.param_to_hook_all_reduce.empty()) {
+    refuse(
+        "delay_all_reduce_named_params and param_to_hook_all_reduce come together: the second says when the "
+        "first are reduced.");
+  }
+  if (!options.param_to_hook_all_reduce.empty() && (options.static_graph || options.find_unused_parameters))
+    refuse("delay_all_reduce_named_params goes with neither static_graph nor find_unused_parameters.");
   if (!options.process_group.is_member())
     refuse("this rank is no member of the process group; only its members wrap a module for it.");
 }
@@ -61,7 +68,11 @@ std::string settings_text(const DataParallelOptions& options) {
   return cat("buckets of ", base::join(limits), " bytes",
              options.find_unused_parameters ? ", find_unused_parameters" : "",
              options.static_graph ? ", static_graph" : "",
-             options.skip_all_reduce_unused_params ? ", skip_all_reduce_unused_params" : "");
+             options.skip_all_reduce_unused_params ? ", skip_all_reduce_unused_params" : "",
+             options.param_to_hook_all_reduce.empty()
+                 ? ""
+                 : cat(", ", base::join(options.delay_all_reduce_named_params), " delayed until ",
+                       options.param_to_hook_all_reduce));
 }
 
 }  // namespace lockstep::ddp

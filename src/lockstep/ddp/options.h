@@ -33,6 +33,11 @@ struct DataParallelOptions {
   std::vector<std::string> sparse_parameters = {};
   // A bucket of which no parameter is used is not reduced; all ranks must always use the same.
   bool skip_all_reduce_unused_params = false;
+  // By name: gradients that are not reduced as they become ready, but together, when that of
+  // param_to_hook_all_reduce is accumulated; until then they may be accumulated as often as one likes. Both
+  // are given or none, and neither with find_unused_parameters nor with static_graph.
+  std::vector<std::string> delay_all_reduce_named_params = {};
+  std::string param_to_hook_all_reduce = {};
   tensor::GradientSlotMaker gradient_slot = {};  // else a parameter's own .grad
 
   // Performance.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "lockstep/base/text.h"
@@ -142,12 +143,53 @@ void check_same_on_all_ranks(const NamedTensors& parameters, const std::string& 
   }
 }
 
-void broadcast_from_first(const std::vector<at::Tensor>& tensors, const tensor::ProcessGroup& group) {
+ParameterSnapshot::ParameterSnapshot(const NamedTensors& parameters) {
+  for (const auto& [name, tensor] : parameters) {
+    known_.push_back(
+        {name, tensor.unsafeGetTensorImpl(), tensor.scalar_type(), tensor.device(), tensor.sizes().vec()});
+  }
+}
+
+std::string ParameterSnapshot::difference_to(const NamedTensors& now) const {
+  std::unordered_map<const c10::TensorImpl*, const at::Tensor*> left;
+  for (const auto& named : now) left.emplace(named.second.unsafeGetTensorImpl(), &named.second);
+  for (const Known& known : known_) {
+    const auto found = left.find(known.identity);
+    if (found == left.end())
+      return cat("the parameter ", base::quoted(known.name), " was removed or replaced");
+    const at::Tensor& tensor = *found->second;
+    left.erase(found);
+    if (!tensor.requires_grad())
+      return cat("the parameter ", base::quoted(known.name), " no longer needs a gradient");
+    if (tensor.scalar_type() != known.dtype || tensor.device() != known.device ||
+        tensor.sizes() != known.sizes)
+      return cat("the parameter ", base::quoted(known.name), " has another type, device or shape");
+  }
+  for (const auto& [name, tensor] : now) {
+    if (tensor.requires_grad() && left.contains(tensor.unsafeGetTensorImpl()))
+      return cat("the parameter ", base::quoted(name), " is new, or needs a gradient that it did not need");
+  }
+  return {};
+}
+
+std::vector<std::size_t> numbers_of_first(const std::vector<std::size_t>& own,
+                                          const tensor::ProcessGroup& group) {
+  static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
+  const at::Tensor agreed =
+      at::empty({static_cast<std::int64_t>(own.size())}, at::TensorOptions().dtype(at::kLong));
+  std::memcpy(agreed.mutable_data_ptr(), own.data(), own.size() * sizeof(std::size_t));
+  tensor::broadcast(agreed, {.group_src = 0, .group = group});
+  std::vector<std::size_t> numbers(own.size());
+  std::memcpy(numbers.data(), agreed.const_data_ptr(), own.size() * sizeof(std::size_t));
+  return numbers;
+}
+
+void broadcast_from_first(const NamedTensors& tensors, const tensor::ProcessGroup& group) {
   if (group.size() < 2) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> chunk;
   std::size_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) {
+  for (const auto& [name, tensor] : tensors) {
     const std::size_t more = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
     if (bytes + more > kChunk) {
       broadcast_chunk(chunk, bytes, group);

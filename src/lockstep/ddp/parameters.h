@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +23,31 @@ NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string
 void check_same_on_all_ranks(const NamedTensors& parameters, const std::string& settings,
                              const tensor::ProcessGroup& group);
 
+// The parameters of a module as they were when it was wrapped. Keeps no tensors alive: its owner does.
+class ParameterSnapshot {
+ public:
+  // Those that need gradients.
+  explicit ParameterSnapshot(const NamedTensors& parameters);
+  // What is not as it was, in words and with the name; "" if nothing is. `now`: all that the module has.
+  std::string difference_to(const NamedTensors& now) const;
+
+ private:
+  struct Known {
+    std::string name;
+    const c10::TensorImpl* identity;
+    c10::ScalarType dtype;
+    c10::Device device;
+    std::vector<std::int64_t> sizes;
+  };
+  std::vector<Known> known_;
+};
+
+// Rank 0's numbers, on every rank; all have as many.
+std::vector<std::size_t> numbers_of_first(const std::vector<std::size_t>& own,
+                                          const tensor::ProcessGroup& group);
+
 // Rank 0's values, on every rank. Many tensors are one operation, of some MiB at a time. Version counters
 // stay as they are: what autograd has saved is not taken for changed, as in torch.
-void broadcast_from_first(const std::vector<at::Tensor>& tensors, const tensor::ProcessGroup& group);
+void broadcast_from_first(const NamedTensors& tensors, const tensor::ProcessGroup& group);
 
 }  // namespace lockstep::ddp

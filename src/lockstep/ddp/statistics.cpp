@@ -5,45 +5,51 @@
 namespace lockstep::ddp {
 
 void Statistics::take(const PassEvent& event) {
+  const MutexLock lock(mutex_);
+  Moments& at = sample_.moments;
   switch (event.phase) {
     case PassPhase::kForward:
-      forward_at_ = event.at;
+      at.forward = event.at;
       break;
     case PassPhase::kBackward:
-      backward_at_ = last_ready_at_ = event.at;
-      ready_order_.clear();
-      buckets_reduced_ = 0;
+      at.backward = at.last_ready = event.at;
+      sample_.ready_order.clear();
+      sample_.buckets_reduced = 0;
       break;
     case PassPhase::kReady:
-      last_ready_at_ = event.at;
-      ready_order_.push_back(event.index);
+      at.last_ready = event.at;
+      sample_.ready_order.push_back(event.index);
       break;
     case PassPhase::kLaunched:
-      if (buckets_reduced_++ == 0) first_launch_at_ = event.at;
+      if (sample_.buckets_reduced++ == 0) at.first_launch = event.at;
       break;
     case PassPhase::kWaited:
     case PassPhase::kDone:
       break;
     case PassPhase::kFinished:
       ++sampled_;
-      last_ = {.forward = backward_at_ - forward_at_,
-               .backward = last_ready_at_ - backward_at_,
-               .communication = event.at - first_launch_at_,
-               .overlap = std::max(Duration{}, last_ready_at_ - first_launch_at_)};
-      sum_ = {.forward = sum_.forward + last_.forward,
-              .backward = sum_.backward + last_.backward,
-              .communication = sum_.communication + last_.communication,
-              .overlap = sum_.overlap + last_.overlap};
+      at.finished = event.at;
+      sample_.last = {.forward = at.backward - at.forward,
+                      .backward = at.last_ready - at.backward,
+                      .communication = at.finished - at.first_launch,
+                      .overlap = std::max(Duration{}, at.last_ready - at.first_launch)};
+      sum_ = {.forward = sum_.forward + sample_.last.forward,
+              .backward = sum_.backward + sample_.last.backward,
+              .communication = sum_.communication + sample_.last.communication,
+              .overlap = sum_.overlap + sample_.last.overlap};
       break;
   }
 }
 
-Statistics::Times Statistics::average() const {
+Statistics::Sample Statistics::sample() const {
+  const MutexLock lock(mutex_);
+  Sample sample = sample_;
   const std::int64_t n = std::max<std::int64_t>(sampled_, 1);
-  return {.forward = sum_.forward / n,
-          .backward = sum_.backward / n,
-          .communication = sum_.communication / n,
-          .overlap = sum_.overlap / n};
+  sample.average = {.forward = sum_.forward / n,
+                    .backward = sum_.backward / n,
+                    .communication = sum_.communication / n,
+                    .overlap = sum_.overlap / n};
+  return sample;
 }
 
 }  // namespace lockstep::ddp

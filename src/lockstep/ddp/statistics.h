@@ -1,7 +1,7 @@
 // Statistics are how long forward, backward and communication took, in the passes that were sampled: the
 // first ten, and then one of every hundred (or as set_sample_rate() says), as torch does it.
 //
-// Thread safety: one thread at a time, as events come.
+// Thread safety: take() from any thread; all else by the thread that runs forward, when no pass runs.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/ddp/observer.h"
 
 namespace lockstep::ddp {
@@ -32,26 +33,32 @@ class Statistics {
   // Of a pass that is sampled.
   void take(const PassEvent& event);
 
-  const Times& last() const { return last_; }
-  Times average() const;
-  // Of the last pass that was sampled.
-  const std::vector<std::size_t>& ready_order() const { return ready_order_; }
-  std::size_t buckets_reduced() const { return buckets_reduced_; }
+  // When the last pass that was sampled had its turns, on the steady clock.
+  struct Moments {
+    base::TimePoint forward = {};
+    base::TimePoint backward = {};
+    base::TimePoint last_ready = {};
+    base::TimePoint first_launch = {};
+    base::TimePoint finished = {};
+  };
+  struct Sample {
+    Times last = {};
+    Times average = {};
+    Moments moments = {};
+    std::vector<std::size_t> ready_order = {};
+    std::size_t buckets_reduced = 0;
+  };
+  Sample sample() const;
 
  private:
   static constexpr std::int64_t kFirst = 10;
 
   std::int64_t iterations_ = 0;
   int rate_ = 100;
-  std::int64_t sampled_ = 0;
-  Times last_;
-  Times sum_;
-  std::vector<std::size_t> ready_order_;
-  std::size_t buckets_reduced_ = 0;
-  base::TimePoint forward_at_;
-  base::TimePoint backward_at_;
-  base::TimePoint last_ready_at_;
-  base::TimePoint first_launch_at_;
+  mutable Mutex mutex_;
+  std::int64_t sampled_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  Times sum_ LOCKSTEP_GUARDED_BY(mutex_);
+  Sample sample_ LOCKSTEP_GUARDED_BY(mutex_);  // but for the average
 };
 
 }  // namespace lockstep::ddp

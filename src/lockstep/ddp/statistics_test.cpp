@@ -24,13 +24,13 @@ TEST(Statistics, FollowFromTheEventsOfAPass) {
     statistics.take(event(PassPhase::kLaunched, begin + 20s, 1));
     statistics.take(event(PassPhase::kFinished, begin + (begin == 0s ? 23s : 33s)));
   }
-  EXPECT_EQ(statistics.last().forward, 10s);
-  EXPECT_EQ(statistics.last().backward, 10s);
-  EXPECT_EQ(statistics.last().communication, 20s);
-  EXPECT_EQ(statistics.last().overlap, 7s);
-  EXPECT_EQ(statistics.average().communication, 15s);
-  EXPECT_THAT(statistics.ready_order(), ::testing::ElementsAre(1, 0));
-  EXPECT_EQ(statistics.buckets_reduced(), 2U);
+  EXPECT_EQ(statistics.sample().last.forward, 10s);
+  EXPECT_EQ(statistics.sample().last.backward, 10s);
+  EXPECT_EQ(statistics.sample().last.communication, 20s);
+  EXPECT_EQ(statistics.sample().last.overlap, 7s);
+  EXPECT_EQ(statistics.sample().average.communication, 15s);
+  EXPECT_THAT(statistics.sample().ready_order, ::testing::ElementsAre(1, 0));
+  EXPECT_EQ(statistics.sample().buckets_reduced, 2U);
 }
 
 TEST(Statistics, TheFirstTenPassesAreSampledAndThenOneOfAHundred) {

@@ -4,11 +4,16 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <limits>
 #include <unordered_set>
 
+#include "lockstep/base/log.h"
+
 namespace lockstep::ddp {
 namespace {
+
+constexpr Logger kLog("ddp");
 
 std::vector<bool> read(const at::Tensor& map, std::size_t parameters) {
   std::vector<bool> used(parameters, true);
@@ -55,6 +60,13 @@ Expectation SearchGraph::expect(std::span<const at::Tensor> outputs) {
       found.times[parameter->second] = 1;
     for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
   }
+  if (last_times_.empty() && std::find(found.times.begin(), found.times.end(), 0) == found.times.end()) {
+    kLog.warn(
+        "find_unused_parameters is set, but the first forward pass has used every parameter. If that is "
+        "always "
+        "so, leave it out: every pass searches the whole graph for them, and buckets keep their first "
+        "order.");
+  }
   if (!last_times_.empty() && last_times_ != found.times) static_ = false;
   last_times_ = found.times;
   return found;
@@ -93,6 +105,15 @@ void RecordFirstIteration::end_pass(const at::Tensor& map) {
   recording_ = false;
   recorded_ = true;
   anywhere_ = read(map, anywhere_.size());
+}
+
+std::unique_ptr<UsedParameters> used_parameters_for(const DataParallelOptions& options,
+                                                    Gradients& gradients) {
+  if (options.static_graph) return std::make_unique<RecordFirstIteration>(gradients.size());
+  if (!options.find_unused_parameters) return std::make_unique<AllUsed>(gradients.size());
+  std::vector<const torch::autograd::Node*> accumulators;
+  for (std::size_t i = 0; i < gradients.size(); ++i) accumulators.push_back(gradients.slot(i).accumulator());
+  return std::make_unique<SearchGraph>(accumulators);
 }
 
 }  // namespace lockstep::ddp

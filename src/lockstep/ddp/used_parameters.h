@@ -16,6 +16,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lockstep/ddp/gradients.h"
+#include "lockstep/ddp/options.h"
+
 namespace torch::autograd {
 struct Node;
 }
@@ -73,6 +76,7 @@ class UsedMap {
   std::vector<std::atomic<unsigned char>> used_;
 };
 
+// Warns once if the first pass uses all of them: then the search is needless.
 class SearchGraph final : public UsedParameters {
  public:
   explicit SearchGraph(std::span<const torch::autograd::Node* const> accumulators);
@@ -109,5 +113,8 @@ class RecordFirstIteration final : public UsedParameters {
   std::atomic<bool> recorded_ = false;
   std::vector<bool> anywhere_;
 };
+
+// As the options say.
+std::unique_ptr<UsedParameters> used_parameters_for(const DataParallelOptions& options, Gradients& gradients);
 
 }  // namespace lockstep::ddp

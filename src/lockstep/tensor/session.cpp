@@ -94,7 +94,7 @@ class Session::Making {
 std::shared_ptr<Session> Session::open(const InitOptions& options, const Environment& environment,
                                        DebugLevel level) {
   if (!options.environment) configure_logging(environment.log, level);
-  std::shared_ptr<Session> session(new Session(join(options, environment), options, level));
+  std::shared_ptr<Session> session(new Session(join(options, environment), options, environment, level));
   if (level != DebugLevel::kOff) kLog.info(session->describe());
   return session;
 }
@@ -131,8 +131,10 @@ std::vector<Session::DeviceWorld> Session::join(const InitOptions& options, cons
   return worlds;
 }
 
-Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options, DebugLevel level)
+Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options, const Environment& environment,
+                 DebugLevel level)
     : backend_(options.backend),
+      variables_(environment.all),
       local_rank_(worlds.front().groups->local_rank().value),
       local_size_(worlds.front().groups->local_size().value),
       summary_every_(options.debug.summary_every),

@@ -36,6 +36,8 @@ class Session {
   ~Session();
 
   std::shared_ptr<GroupState> default_group() const;
+  // The environment that the world was joined with.
+  const std::map<std::string, std::string, std::less<>>& variables() const { return variables_; }
   // Among the ranks of its host.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
@@ -76,7 +78,8 @@ class Session {
   };
   class Making;
 
-  Session(std::vector<DeviceWorld> worlds, const InitOptions& options, DebugLevel level);
+  Session(std::vector<DeviceWorld> worlds, const InitOptions& options, const Environment& environment,
+          DebugLevel level);
   static std::vector<DeviceWorld> join(const InitOptions& options, const Environment& environment);
   // Nothing if there is none.
   static std::shared_ptr<World> find_native(const std::vector<DeviceWorld>& worlds);
@@ -96,6 +99,7 @@ class Session {
   std::string describe() const;
 
   const std::string backend_;  // as it was given
+  const std::map<std::string, std::string, std::less<>> variables_;
   const int local_rank_;
   const int local_size_;
   const Duration summary_every_;

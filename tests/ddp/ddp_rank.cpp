@@ -1,7 +1,11 @@
-// One rank of tests/ddp/parity.py: does with Lockstep what that does with torch's DistributedDataParallel,
-// and prints what comes of it as JSON lines, on rank 0.
+// One rank of the tests that are written in Python.
 //
-//   parity_rank FOLDER       which has case.json, the weights and the batches
+//   ddp_rank FOLDER          parity.py: does what case.json says, with the weights and batches of the folder,
+//   and
+//                            prints what comes of it as JSON lines, on rank 0
+//   ddp_rank --bitwise N     hosts_test.py: trains every net of nets.h beside one process, in N steps (50 for
+//   the
+//                            first), and says on each rank whether the bits are the same
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
@@ -14,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "bitwise.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/sampler.h"
 #include "lockstep/ddp/state_dict.h"
@@ -91,6 +96,9 @@ int train(const json& how, const std::string& folder) {
     loss.backward();
     if (rank == 0) {
       json line = {{"loss", loss.item<double>()}, {"gradients", gradients(*net)}};
+      const lockstep::LoggingData data = model.logging_data();
+      for (const auto& item : data.texts) line["logged"].push_back(item.first);
+      for (const auto& item : data.numbers) line["logged"].push_back(item.first);
       line["buckets"] = model.core().gradients().plan().buckets;
       std::cout << line.dump() << "\n";
     }
@@ -116,9 +124,31 @@ int sample(const json& cases) {
   return 0;
 }
 
+int compare_bits(int steps) {
+  for (const std::string net : {"mlp", "cnn", "lstm", "embedding", "gpt", "branches", "mixed"}) {
+    lockstep::testing::Training training{.options = {.find_unused_parameters = net == "branches"},
+                                         .steps = net == "mlp" ? 50 : steps};
+    std::string found = lockstep::testing::train_beside_one_process(net, training);
+    training.options.bucket_cap_mb = 0.001;
+    training.clear = lockstep::testing::Clear::kZero;
+    if (found.empty()) found = lockstep::testing::train_beside_one_process(net, training);
+    if (!found.empty()) {
+      std::cerr << found << "\n";
+      return 1;
+    }
+  }
+  std::cout << "rank " << lockstep::get_rank() << " of " << lockstep::get_world_size() << ", local rank "
+            << lockstep::get_node_local_rank() << ": the same bits" << std::endl;
+  return 0;
+}
+
 }  // namespace
 
-int main(int, char** words) {
+int main(int count, char** words) {
+  if (count == 3) {
+    const auto world = lockstep::init_process_group();
+    return compare_bits(std::stoi(words[2]));
+  }
   const std::string folder = words[1];
   json how;
   std::ifstream(folder + "/case.json") >> how;

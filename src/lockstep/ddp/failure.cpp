@@ -1,0 +1,25 @@
+#include "lockstep/ddp/failure.h"
+
+#include <c10/util/Exception.h>
+
+#include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/groups.h"
+
+namespace lockstep::ddp {
+
+std::string text_of(const std::exception& error) {
+  if (const auto* const own = dynamic_cast<const tensor::ErrorFields*>(&error))
+    return std::string(own->message());
+  const auto* const torch = dynamic_cast<const c10::Error*>(&error);
+  return torch != nullptr ? torch->what_without_backtrace() : error.what();
+}
+
+void end_group(const tensor::ProcessGroup& group, const std::string& why) {
+  if (!group.backend()->failure().ok()) return;
+  group.backend()->abort(Status::aborted(why, {.failure = Failure::kRemoteError,
+                                               .peer = Rank{tensor::get_rank()},
+                                               .op = "backward",
+                                               .group = group.name()}));
+}
+
+}  // namespace lockstep::ddp

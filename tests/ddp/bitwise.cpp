@@ -1,0 +1,51 @@
+#include "bitwise.h"
+
+#include <torch/utils.h>
+
+#include "lockstep/base/text.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/tensor/groups.h"
+#include "one_process.h"
+
+namespace lockstep::testing {
+namespace {
+
+void clear(Net& net, Clear how) {
+  for (at::Tensor& parameter : net.parameters()) {
+    if (how == Clear::kNone) {
+      parameter.mutable_grad().reset();
+    } else if (parameter.grad().defined() && !parameter.grad().is_sparse()) {
+      parameter.mutable_grad().detach_().zero_();
+    } else {
+      parameter.mutable_grad().reset();
+    }
+  }
+}
+
+}  // namespace
+
+std::string train_beside_one_process(const std::string& name, const Training& training) {
+  torch::set_num_threads(1);
+  const int rank = get_rank();
+  const int size = get_world_size();
+  const std::shared_ptr<Net> net = make_net(name);
+  DistributedDataParallel model(net, training.options);
+  OneProcess reference(name, size);
+  for (int step = 0; step < training.steps; ++step) {
+    clear(*net, training.clear);
+    clear(reference.net(), training.clear);
+    model(net->batch(rank, step)).backward();
+    reference.backward(step);
+    if (rank != 0) {  // their own buffers are rank 0's again at the next forward only
+      for (const auto& item : net->named_buffers())
+        item.value().copy_(reference.net().named_buffers()[item.key()]);
+    }
+    const std::string found = difference(*net, reference.net());
+    if (!found.empty()) return cat(name, ", rank ", rank, " of ", size, ", step ", step, ": ", found);
+    descend(*net, 0.05);
+    descend(reference.net(), 0.05);
+  }
+  return {};
+}
+
+}  // namespace lockstep::testing

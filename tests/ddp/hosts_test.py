@@ -1,0 +1,60 @@
+"""Ranks on two hosts train bitwise as one process: over TCP alone, and over TCP and shared memory.
+
+    hosts_test.py COMMAND RANK_PROGRAM      COMMAND is `lockstep`. The hosts are network namespaces.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "world"))
+
+import hosts  # noqa: E402
+from bounds import within  # noqa: E402
+from rendezvous_rank import clean_environment  # noqa: E402
+
+COMMAND, PROGRAM = "", ""
+
+
+class BetweenHosts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = cls.enterClassContext(hosts.TwoHosts())
+
+    def train(self, ranks, steps):
+        """`ranks[i]` of them on host i."""
+        with tempfile.TemporaryDirectory() as folder:
+            secret = pathlib.Path(folder, "secret")
+            subprocess.run([COMMAND, "secret", secret], check=True, capture_output=True, timeout=within(60))
+            agents = [subprocess.Popen(
+                [*self.hosts.enter(host), COMMAND, "run", "--nnodes", "2", "--nproc", str(count), "--rdzv-endpoint",
+                 f"{hosts.ADDRESSES[0]}:29400", "--secret-file", secret, PROGRAM, "--bitwise", str(steps)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=clean_environment() | {"OMP_NUM_THREADS": "1", "LOCKSTEP_TIMEOUT": "100"})
+                for host, count in enumerate(ranks)]
+            for agent in agents:
+                self.addCleanup(agent.wait)
+                self.addCleanup(agent.kill)
+            said = ""
+            for agent in agents:
+                output, errors = agent.communicate(timeout=within(250))
+                self.assertEqual(agent.returncode, 0, output + errors)
+                said += output
+        self.assertEqual(said.count(f"of {sum(ranks)}, local rank"), sum(ranks), said)
+        # As many hosts as ranks that are the first of theirs.
+        self.assertEqual(said.count("local rank 0: the same bits"), 2, said)
+
+    def test_tcp(self):
+        self.train((1, 1), steps=6)
+
+    def test_tcp_and_shared_memory(self):
+        self.train((2, 1), steps=6)
+        self.train((2, 2), steps=3)
+
+
+if __name__ == "__main__":
+    COMMAND, PROGRAM = sys.argv[1:3]
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,0 +1,147 @@
+// The walk of docs/architecture.md: one gradient goes from backward() to shared memory through seven files,
+// in their order. Read off the stacks of a real pass: where the operation is begun, and where it waits for
+// the other rank's memory.
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <torch/nn/modules/linear.h>
+
+#include <array>
+#include <atomic>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/tensor/observer.h"
+#include "lockstep/tensor/tensor_test_support.h"
+
+namespace lockstep {
+namespace {
+
+using Stack = std::vector<void*>;  // the innermost call is the first
+
+Stack stack() {
+  std::array<void*, 128> frames;
+  const int found = ::backtrace(frames.data(), frames.size());
+  return Stack(frames.begin(), frames.begin() + found);
+}
+
+// What a thread was doing when it went to sleep for another rank.
+struct Sleeps {
+  std::mutex mutex;
+  std::vector<Stack> stacks;
+  std::atomic<bool> watching = false;
+  std::atomic<bool>* seen = nullptr;  // tells the other rank that it may come
+};
+Sleeps& sleeps() {
+  static Sleeps all;
+  return all;
+}
+
+void note_sleep() {
+  Sleeps& all = sleeps();
+  const std::scoped_lock lock(all.mutex);
+  all.stacks.push_back(stack());
+  all.seen->store(true);
+}
+
+// The files of this program in a stack, the outermost first: "ddp/backward_pass.cpp".
+std::vector<std::string> files_of(const Stack& frames) {
+  Dl_info own;
+  EXPECT_NE(::dladdr(reinterpret_cast<void*>(&note_sleep), &own), 0);
+  std::ostringstream command;
+  command << "addr2line -i -e " << own.dli_fname << std::hex;
+  for (void* const frame : frames) {
+    Dl_info at;
+    if (::dladdr(frame, &at) != 0 && at.dli_fbase == own.dli_fbase)
+      command << " 0x"
+              << reinterpret_cast<std::uintptr_t>(frame) - reinterpret_cast<std::uintptr_t>(at.dli_fbase) - 1;
+  }
+  std::vector<std::string> files;
+  FILE* const output = ::popen(command.str().c_str(), "r");
+  std::array<char, 1024> line;
+  while (output != nullptr && std::fgets(line.data(), line.size(), output) != nullptr) {
+    std::string text = line.data();
+    const auto begin = text.find("src/lockstep/");
+    if (begin == std::string::npos) continue;
+    text = text.substr(begin + sizeof("src/lockstep/") - 1);
+    text = text.substr(0, text.find(':'));
+    if (files.empty() || files.front() != text) files.insert(files.begin(), text);
+  }
+  EXPECT_EQ(::pclose(output), 0);
+  return files;
+}
+
+// Whether each of `steps` begins the name of a file, in this order.
+bool pass_in_order(const std::vector<std::string>& files, const std::vector<std::string>& steps) {
+  std::size_t next = 0;
+  for (const std::string& file : files) {
+    if (next < steps.size() && file.starts_with(steps[next])) ++next;
+  }
+  return next == steps.size();
+}
+
+TEST(Walk, OneGradientPassesSevenFilesInOrder) {
+  void* const shared =
+      ::mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto* const sleeping = new (shared) std::atomic<bool>(false);
+  tensor::run_world(2, [&](int rank) {
+    torch::nn::Linear net(64, 64);
+    DistributedDataParallel model(net);
+    const at::Tensor loss = model(torch::ones({2, 64})).sum();
+    if (rank == 1) {
+      while (!sleeping->load()) std::this_thread::yield();
+      return loss.backward();
+    }
+    Stack begun;
+    const auto watching = observe([&](const OperationEvent& event) {
+      if (event.phase == OperationPhase::kPre) begun = stack();
+    });
+    sleeps().seen = sleeping;
+    sleeps().watching = true;
+    loss.backward();
+    sleeps().watching = false;
+
+    const std::vector<std::string> first = files_of(begun);
+    EXPECT_TRUE(pass_in_order(
+        first, {"ddp/data_parallel.cpp", "ddp/backward_pass.cpp", "ddp/comm_hook.cpp", "tensor/"}))
+        << ::testing::PrintToString(first);
+    const std::scoped_lock lock(sleeps().mutex);
+    ASSERT_FALSE(sleeps().stacks.empty());
+    const std::vector<std::string> rest = files_of(sleeps().stacks.front());
+    EXPECT_TRUE(pass_in_order(rest, {"backend/native/", "collective/", "transport/shm/"}))
+        << ::testing::PrintToString(rest);
+  });
+  ::munmap(shared, sizeof(std::atomic<bool>));
+}
+
+}  // namespace
+
+void note_sleep_of_this_thread() {
+  if (sleeps().watching) note_sleep();
+}
+
+}  // namespace lockstep
+
+// In front of libc's: transport/shm/wait.cpp sleeps by it.
+extern "C" long syscall(long number, ...) noexcept {
+  using Real = long (*)(long, long, long, long, long, long, long);
+  // No guarded static: what guards it may come here.
+  static std::atomic<Real> real = nullptr;
+  if (real == nullptr) real = reinterpret_cast<Real>(::dlsym(RTLD_NEXT, "syscall"));
+  std::va_list list;
+  va_start(list, number);
+  std::array<long, 6> words;
+  for (long& word : words) word = va_arg(list, long);
+  va_end(list);
+  if (number == SYS_futex && (words[1] & FUTEX_CMD_MASK) == FUTEX_WAIT) lockstep::note_sleep_of_this_thread();
+  return real.load()(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+}
