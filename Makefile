@@ -38,6 +38,8 @@ chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport
 	tests/chaos/chaos.py --rank-program build/release/tests/chaos_rank --command build/release/bin/lockstep \
 	  --jumping-clock $(CURDIR)/build/release/lib/libjumping_clock.so --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
 	  --seconds $(CHAOS_SECONDS) --json $(REPORTS)/chaos.json --markdown $(REPORTS)/chaos.md
+	tests/ddp/kills.py build/release/tests/ddp_faults_test --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
+	  --markdown $(REPORTS)/kills.md
 
 attack: release ## run a job under attack for ATTACK_SECONDS (60); its steps may take 5 % longer
 	@mkdir -p $(REPORTS)

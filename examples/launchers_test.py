@@ -23,6 +23,8 @@ from bounds import within  # noqa: E402
 from rendezvous_rank import clean_environment, free_port  # noqa: E402
 
 HELLO, GROUPS, BACKEND = EXAMPLES = ("04_hello_collectives", "05_groups_and_objects", "06_own_backend")
+GRADIENTS = "09_accumulation_and_hooks"
+SCRIPTS = ROOT / "10_several_hosts"
 RANKS = 3
 COMMAND = ""
 FOLDER = pathlib.Path()
@@ -68,6 +70,21 @@ class Launchers(unittest.TestCase):
                 for rank, node in enumerate(node_of)]
 
 
+    def fake_srun(self, enter):
+        """A folder that has `lockstep`, and an `srun` that starts its words once for each task, two to a node."""
+        folder = self.folder / "bin"
+        folder.mkdir()
+        (folder / "lockstep").symlink_to(COMMAND)
+        tasks = "".join(
+            f'SLURM_PROCID={rank} SLURM_LOCALID={rank % 2} SLURM_NODEID={rank // 2} {shlex.join(enter(rank // 2))} "$@" &\n'
+            f'p{rank}=$!\n' for rank in range(RANKS))
+        waits = "".join(f"wait $p{rank} || status=$?\n" for rank in range(RANKS))
+        srun = folder / "srun"
+        srun.write_text(f"#!/bin/sh\nstatus=0\n{tasks}{waits}exit $status\n", encoding="utf-8")
+        srun.chmod(0o755)
+        return folder
+
+
 class OneHost(Launchers):
     def test_lockstep_run(self):
         for example in EXAMPLES:
@@ -77,10 +94,27 @@ class OneHost(Launchers):
         for example in (HELLO, BACKEND):
             self.check(example, self.start_slurm_tasks(example, ["node7"], lambda _: []))
 
+    def test_the_small_gpt_learns_the_docs(self):
+        process = self.start([COMMAND, "run", "--nproc", 2, "--prefix", "", FOLDER / "08_small_gpt", ROOT.parent / "docs",
+                              "--steps", 25])
+        output, errors = process.communicate(timeout=within(100))
+        self.assertEqual(process.returncode, 0, output + errors)
+        lines = output.splitlines()
+        self.assertRegex(lines[0], r"^\d+ characters of \d+ files, \d+ different ones$")
+        self.assertRegex(lines[-1], r"^2 replicas: all \d+ weights are bitwise equal$")
+
     def test_what_is_not_printed_or_ends_badly_is_noticed(self):
         for words in (["true"], ["false"], ["cat", ROOT / HELLO / "expected_output.txt"]):
             with self.assertRaises(AssertionError):
                 self.check(GROUPS, [self.start(words)])
+
+
+class OneHostOpenMpi(Launchers):
+    def test_the_script_for_mpirun(self):
+        self.check(GRADIENTS, [self.start(
+            [SCRIPTS / "mpirun.sh", f"127.0.0.1:{RANKS}", FOLDER / GRADIENTS], MASTER_PORT=free_port(),
+            MPIRUN_OPTIONS=shlex.join(MPIRUN[1:-1]),
+            PATH=f"{pathlib.Path(MPIRUN[0]).parent}:/usr/bin:/bin:/usr/sbin:/sbin")])
 
 
 class OneHostMpirun(Launchers):
@@ -105,6 +139,21 @@ class TwoHosts(OnTwoHosts):
 
     def test_slurm(self):
         self.check(GROUPS, self.start_slurm_tasks(GROUPS, hosts.ADDRESSES, self.hosts.enter))
+
+    def test_the_script_for_lockstep_run(self):
+        path = f"{pathlib.Path(COMMAND).parent}:/usr/bin:/bin:/usr/sbin:/sbin"
+        self.check(GRADIENTS, [
+            self.start([*self.hosts.enter(host), SCRIPTS / "lockstep_run.sh", f"{hosts.ADDRESSES[0]}:29400", 2, ranks,
+                        FOLDER / GRADIENTS], PATH=path, LOCKSTEP_SECRET_FILE=self.secret)
+            for host, ranks in ((0, 2), (1, 1))])
+
+    def test_the_script_for_slurm(self):
+        path = f"{self.fake_srun(self.hosts.enter)}:/usr/bin:/bin:/usr/sbin:/sbin"
+        self.check(GRADIENTS, [self.start(
+            ["sh", "-c", f"cd {self.folder} && sh {SCRIPTS / 'slurm.sbatch'} {FOLDER / GRADIENTS}"], PATH=path,
+            SLURM_JOB_ID=17, SLURM_STEP_ID=0, SLURM_NTASKS=RANKS, SLURM_STEP_NODELIST=",".join(hosts.ADDRESSES),
+            SLURM_STEP_TASKS_PER_NODE="2,1")])
+        self.assertFalse(list(self.folder.glob("*17.secret")))
 
 
 class TwoHostsOpenMpi(OnTwoHosts):
