@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
-#include "lockstep/base/thread.h"
 
 namespace lockstep::backend {
 namespace {
@@ -16,29 +14,10 @@ namespace {
 using transport::shm::Signal;
 using transport::shm::Waited;
 
-constexpr Logger kLog("backend");
-
-// Of messages. Requests and signals have one each; what belongs to a request has two made from its number.
-constexpr std::uint64_t kRequestTag = 2;
-constexpr std::uint64_t kSignalTag = 3;
-constexpr std::uint64_t payload_tag(std::uint64_t number) { return 4 * number; }
-constexpr std::uint64_t reply_tag(std::uint64_t number) { return 4 * number + 1; }
-
-// For receives that wait for whatever comes.
-constexpr Duration kForLong = std::chrono::hours(24 * 365);
 // How often who waits for another host looks whether the peer has left.
 constexpr Duration kLook = std::chrono::milliseconds(50);
 // For saying goodbye: it is on its way at once, unless there is no connection yet.
 constexpr Duration kGoodbye = std::chrono::seconds(1);
-
-template <typename T>
-ByteView view_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-template <typename T>
-ByteSpan span_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
 
 }  // namespace
 
@@ -48,14 +27,6 @@ struct NativeWindow::Announcement {
   std::uint64_t size = 0;
   std::uint64_t possible = 0;
   std::array<char, 232> why_not = {};
-};
-
-struct NativeWindow::Request {
-  enum Kind : std::uint64_t { kPut = 1, kGet = 2, kLeave = 3 };
-  std::uint64_t kind = 0;
-  std::uint64_t number = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t size = 0;
 };
 
 class NativeWindow::SignalWatch final : public transport::shm::Watch {
@@ -75,10 +46,7 @@ class NativeWindow::SignalWatch final : public transport::shm::Watch {
 };
 
 NativeWindow::NativeWindow(NativeWindowParts parts, const Clock& clock)
-    : parts_(std::move(parts)),
-      clock_(clock),
-      heard_(static_cast<std::size_t>(parts_.group->size().value)),
-      far_left_(heard_.size()) {}
+    : parts_(std::move(parts)), clock_(clock), heard_(static_cast<std::size_t>(parts_.group->size().value)) {}
 
 Result<std::unique_ptr<NativeWindow>> NativeWindow::make(NativeWindowParts parts, Bytes size,
                                                          const Clock& clock) {
@@ -86,7 +54,10 @@ Result<std::unique_ptr<NativeWindow>> NativeWindow::make(NativeWindowParts parts
   const int members = window->parts_.group->size().value;
   const auto own = OwnWindowBlock::make(window->parts_.domain, size, members);
   LOCKSTEP_TRY(window->exchange(own, size));
-  LOCKSTEP_TRY(window->start_attendant());
+  if (window->reach_->spans_hosts()) {
+    LOCKSTEP_ASSIGN(window->attendant_,
+                    WindowAttendant::start(*window->parts_.group, window->memory().bytes, clock));
+  }
   return window;
 }
 
@@ -152,25 +123,17 @@ Status NativeWindow::reach_all(const std::vector<Announcement>& all) {
 }
 
 NativeWindow::~NativeWindow() {
-  if (reach_ && base::fork_generation() != reach_->fork_generation()) {
-    if (attendant_.joinable()) attendant_.detach();  // the parent's
-    return;
-  }
-  if (!reach_) return;
+  if (!reach_ || base::fork_generation() != reach_->fork_generation()) return;
   Backend& group = *parts_.group;
-  const auto goodbye = std::make_shared<const Request>(Request{.kind = Request::kLeave});
   // The attendant first: who hears the goodbye may count on it that none of its bytes are used any more.
-  if (attendant_.joinable()) {
-    (void)group.send(group.rank(), kRequestTag, view_of(*goodbye), {.keep = goodbye});
-    attendant_.join();
-  }
+  attendant_.reset();
   own_->block().control->gone.store(1, std::memory_order_release);
   std::vector<WorkPtr> said;
   for (int i = 0; i < group.size().value; ++i) {
     if (const std::optional<WindowBlock>& peer = reach_->block(Rank{i})) {
       peer->signals[group.rank().value].nudge();
     } else {
-      said.push_back(group.send(Rank{i}, kRequestTag, view_of(*goodbye), {.keep = goodbye}));
+      said.push_back(send_goodbye(group, Rank{i}));
     }
   }
   const Deadline patience = clock_.in(kGoodbye);
@@ -221,7 +184,7 @@ bool NativeWindow::is_gone(Rank peer) const {
   if (peer == parts_.group->rank()) return false;
   const WindowBlock* block = block_of(peer);
   return block != nullptr ? block->control->gone.load(std::memory_order_acquire) != 0
-                          : far_left_[static_cast<std::size_t>(peer.value)].load();
+                          : attendant_->has_left(peer);
 }
 
 Status NativeWindow::await(Rank peer, Work& work, std::optional<Deadline> deadline) {
@@ -255,17 +218,18 @@ Status NativeWindow::put(Rank to, std::uint64_t offset, ByteView bytes, const Op
   // Kept by the messages: those to a peer that has left stay until the window goes, and the caller's bytes
   // do not.
   struct Asked {
-    Request request;
+    WindowRequest request;
     Buffer payload;
     std::byte done{};
   };
   const auto asked = std::make_shared<Asked>();
   asked->payload.assign(bytes.begin(), bytes.end());
-  asked->request = {.kind = Request::kPut, .number = ++requests_, .offset = offset, .size = bytes.size()};
+  asked->request = {
+      .kind = WindowRequest::kPut, .number = ++requests_, .offset = offset, .size = bytes.size()};
   Backend& group = *parts_.group;
   const OpOptions within{.deadline = deadline_of(options), .keep = asked};
   const std::array<WorkPtr, 3> works{
-      group.send(to, kRequestTag, view_of(asked->request), within),
+      group.send(to, kWindowRequestTag, view_of(asked->request), within),
       group.send(to, payload_tag(asked->request.number), asked->payload, within),
       group.recv(to, reply_tag(asked->request.number), span_of(asked->done), within)};
   Status status;
@@ -284,16 +248,17 @@ Status NativeWindow::get(Rank from, std::uint64_t offset, ByteSpan bytes, const 
     return {};
   }
   struct Asked {  // as put()'s
-    Request request;
+    WindowRequest request;
     Buffer payload;
   };
   const auto asked = std::make_shared<Asked>();
-  asked->request = {.kind = Request::kGet, .number = ++requests_, .offset = offset, .size = bytes.size()};
+  asked->request = {
+      .kind = WindowRequest::kGet, .number = ++requests_, .offset = offset, .size = bytes.size()};
   asked->payload.resize(bytes.size());
   Backend& group = *parts_.group;
   const OpOptions within{.deadline = deadline_of(options), .keep = asked};
   const WorkPtr reply = group.recv(from, reply_tag(asked->request.number), asked->payload, within);
-  const WorkPtr ask = group.send(from, kRequestTag, view_of(asked->request), within);
+  const WorkPtr ask = group.send(from, kWindowRequestTag, view_of(asked->request), within);
   const Status sent = await(from, *ask, std::nullopt);
   const Status status = await(from, *reply, std::nullopt);
   if (sent.ok() && status.ok()) std::ranges::copy(asked->payload, bytes.begin());
@@ -311,7 +276,7 @@ Status NativeWindow::signal(Rank to, const OpOptions& options) {
   }
   const auto word = std::make_shared<const std::byte>();
   const WorkPtr work =
-      group.send(to, kSignalTag, view_of(*word), {.deadline = deadline_of(options), .keep = word});
+      group.send(to, kWindowSignalTag, view_of(*word), {.deadline = deadline_of(options), .keep = word});
   return described("signal", to, await(to, *work, std::nullopt));
 }
 
@@ -369,8 +334,8 @@ Status NativeWindow::wait_message(Rank from, const Deadline& deadline) {
   Heard& heard = heard_[static_cast<std::size_t>(from.value)];
   if (!heard.next) {
     const auto word = std::make_shared<std::byte>();
-    heard.next =
-        parts_.group->recv(from, kSignalTag, span_of(*word), {.deadline = clock_.in(kForLong), .keep = word});
+    heard.next = parts_.group->recv(from, kWindowSignalTag, span_of(*word),
+                                    {.deadline = clock_.in(kForLong), .keep = word});
   }
   const Status status = await(from, *heard.next, deadline);
   // The message is still to come: the next wait goes on with it.
@@ -392,54 +357,6 @@ Result<SharedMemory> NativeWindow::map(Rank rank) const {
         {.peer = peer, .op = "map", .group = parts_.group->name()});
   }
   return SharedMemory{.bytes = {block->data, size_of(rank).value}, .owner = reach_};
-}
-
-Status NativeWindow::start_attendant() {
-  if (!reach_->spans_hosts()) return {};
-  LOCKSTEP_ASSIGN(attendant_, base::start_thread("lockstep-window", [this] { attend(); }));
-  return {};
-}
-
-void NativeWindow::attend() {
-  Backend& group = *parts_.group;
-  for (;;) {
-    Request request;
-    const WorkPtr work =
-        group.recv(std::nullopt, kRequestTag, span_of(request), {.deadline = clock_.in(kForLong)});
-    const Status status = work->wait();
-    if (status.code() == Code::kTimeout || status.code() == Code::kInvalid) continue;
-    if (!status.ok()) return;
-    const Rank from = work->source().value_or(group.rank());
-    if (request.kind != Request::kLeave) {
-      answer(from, request);
-    } else if (from == group.rank()) {
-      return;
-    } else {
-      far_left_[static_cast<std::size_t>(from.value)] = true;
-    }
-  }
-}
-
-void NativeWindow::answer(Rank from, const Request& request) {
-  Backend& group = *parts_.group;
-  const std::uint64_t whole = size_of(group.rank()).value;
-  const bool known = request.kind == Request::kPut || request.kind == Request::kGet;
-  if (!known || request.offset > whole || request.size > whole - request.offset) {
-    kLog.warn(cat("rank ", group.world_rank(from), " asks for something that a window does not have."));
-    return;
-  }
-  const ByteSpan bytes{own_->block().data + request.offset, request.size};
-  Status status;
-  if (request.kind == Request::kGet) {
-    status = group.send(from, reply_tag(request.number), bytes)->wait();
-  } else {
-    status = group.recv(from, payload_tag(request.number), bytes)->wait();
-    const std::byte done{1};
-    if (status.ok()) status = group.send(from, reply_tag(request.number), {&done, 1})->wait();
-  }
-  if (!status.ok() && status.failure() != Failure::kClosed)
-    kLog.debug(cat("a request of rank ", group.world_rank(from),
-                   " for a window was not answered: ", status.message()));
 }
 
 }  // namespace lockstep::backend

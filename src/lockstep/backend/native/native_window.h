@@ -1,11 +1,11 @@
 // A Window over the heaps of this host and messages to others.
 //
 // Each rank has one block in its heap (window_memory.h). Peers of its host use it directly. Others ask the
-// window's attendant, a thread that there is only where the group spans hosts, with a Request by message:
+// WindowAttendant, which there is only where the group spans hosts, with a WindowRequest by message:
 //
-//   put      Request, then the bytes; answered by one byte when they are written
-//   get      Request; answered by the bytes
-//   leave    Request alone: the peer will ask and answer nothing any more
+//   put      the request, then the bytes; answered by one byte when they are written
+//   get      the request; answered by the bytes
+//   leave    the request alone: the peer will ask and answer nothing any more
 //   signal   one byte, for the thread that waits for it, not for the attendant
 //
 // Grammar: docs/wire/windows.md.
@@ -15,9 +15,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
+#include "lockstep/backend/native/window_attendant.h"
 #include "lockstep/backend/native/window_memory.h"
 #include "lockstep/backend/window.h"
 #include "lockstep/base/clock.h"
@@ -51,7 +51,6 @@ class NativeWindow final : public Window {
 
  private:
   struct Announcement;
-  struct Request;
   class SignalWatch;
   // What this rank knows of another one's signals.
   struct Heard {
@@ -76,20 +75,15 @@ class NativeWindow final : public Window {
   Status wait_here(Rank from, const WindowBlock& own, const WindowBlock& peer, const Deadline& deadline);
   Status wait_message(Rank from, const Deadline& deadline);
 
-  Status start_attendant();
-  void attend();
-  void answer(Rank from, const Request& request);
-
   NativeWindowParts parts_;
   const Clock& clock_;
   std::vector<Bytes> sizes_;                  // by rank
   std::shared_ptr<OwnWindowBlock> own_;       // shared with the memory that was given out
   std::shared_ptr<const WindowReach> reach_;  // shared with mapped memory
   std::vector<Heard> heard_;                  // by rank; each used by the one thread that waits for that rank
-  std::vector<std::atomic<bool>> far_left_;   // by rank: of another host, and has said goodbye
   std::atomic<std::uint64_t> requests_ = 0;
-  Mutex signalling_;  // a Signal has one writer at a time
-  std::thread attendant_;
+  Mutex signalling_;                            // a Signal has one writer at a time
+  std::unique_ptr<WindowAttendant> attendant_;  // where the group spans hosts
 };
 
 }  // namespace lockstep::backend

@@ -34,45 +34,6 @@ constexpr Duration kLinkSpin = 50us;
 // What a window of a chain between hosts is worth of staging on one: at the end of each the wire is idle.
 constexpr std::uint64_t kChainWindows = 4;
 
-// Equal for ranks that share memory.
-std::vector<int> label_hosts(const store::Members& members) {
-  std::vector<int> labels;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    std::size_t first = 0;
-    while (!members[first].host.same_host(members[i].host)) ++first;
-    labels.push_back(static_cast<int>(first));
-  }
-  return labels;
-}
-
-// Whether a rank can have so much shared memory; gives it back at once.
-Status probe_shared_memory(Bytes size) {
-  LOCKSTEP_ASSIGN(Segment segment, Segment::create("lockstep-probe", size));
-  return segment.reserve(0, size);
-}
-
-transport::Identity identity_of(const Rendezvous& rendezvous) {
-  return {.job_id = rendezvous.job_id,
-          .epoch = rendezvous.epoch,
-          .secret = rendezvous.secret,
-          .rank = rendezvous.rank,
-          .world = rendezvous.world_size};
-}
-
-// A rendezvous without a secret over a network was told that it may.
-store::OpenToAll open_to_all(const Rendezvous& rendezvous) {
-  return rendezvous.secret.is_insecure() ? store::OpenToAll::kAllow : store::OpenToAll::kRefuse;
-}
-
-Result<std::vector<base::SocketAddress>> parse_addresses(std::string_view text) {
-  std::vector<base::SocketAddress> addresses;
-  for (const std::string& part : base::split(text, ' ')) {
-    LOCKSTEP_ASSIGN(const base::Endpoint endpoint, base::parse_endpoint(part));
-    LOCKSTEP_ASSIGN(addresses.emplace_back(), base::SocketAddress::parse(endpoint.host, endpoint.port));
-  }
-  return addresses;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<NativeWorld>> NativeWorld::make(const WorldOptions& options, Rendezvous rendezvous,
@@ -98,127 +59,12 @@ NativeWorld::~NativeWorld() {
   LOCKSTEP_CHECK(groups_.empty(), "a World was destroyed before its groups");
 }
 
-Status NativeWorld::set_up() {
-  if (size().value > 1) {
-    host_of_ = label_hosts(rendezvous_.members);
-    const Deadline deadline = clock_.in(rendezvous_.store->timeout());
-    LOCKSTEP_TRY(share_memory(deadline));
-    LOCKSTEP_TRY(tune(deadline));
-    const bool one_host =
-        std::all_of(host_of_.begin(), host_of_.end(), [&](int host) { return host == host_of_[0]; });
-    if (!one_host) LOCKSTEP_TRY(open_door(deadline));
-    LOCKSTEP_TRY(start_monitor(deadline));
-    LOCKSTEP_TRY(open_mail(deadline));
-  } else {
-    LOCKSTEP_TRY(open_mail(clock_.in(0s)));
-  }
-  std::vector<Rank> everyone;
-  for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
-  {
-    const MutexLock lock(mutex_);
-    left_ = everyone;
-  }
-  LOCKSTEP_ASSIGN(all_, new_group(everyone, {.name = "world", .timeout = options_.timeout}));
-  if (rendezvous_.seat) rendezvous_.seat->settle();
-  return {};
-}
-
-// Whether this rank can have shared memory is agreed with its neighbours before any of them relies on it.
-Status NativeWorld::share_memory(const Deadline& deadline) {
-  transport::shm::DomainOptions options{.members = {},
-                                        .rank = rank(),
-                                        .job_id = rendezvous_.job_id,
-                                        .epoch = rendezvous_.epoch,
-                                        .secret = rendezvous_.secret,
-                                        .look = look_while_joining(),
-                                        .heap_capacity = options_.heap_capacity};
-  std::vector<std::string> keys;
-  const int own_host = host_of_[static_cast<std::size_t>(rank().value)];
-  for (int i = 0; i < size().value; ++i) {
-    if (host_of_[static_cast<std::size_t>(i)] != own_host) continue;
-    options.members.emplace_back(i);
-    options.pids.push_back(rendezvous_.members[static_cast<std::size_t>(i)].pid);
-    keys.push_back(cat("shared_memory/", i));
-  }
-  // What the world's own group needs.
-  const Status can = probe_shared_memory(Bytes{2 * options_.staging.value});
-  store::Store& store = *rendezvous_.store;
-  LOCKSTEP_TRY(store.set(cat("shared_memory/", rank()), bytes_of(can.message()), deadline));
-  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers,
-                  store::watched_get(store, keys, deadline, look_while_joining()));
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    if (answers[i].empty()) continue;
-    const std::string why =
-        cat("rank ", options.members[i], " cannot have shared memory: ", text_of(answers[i]));
-    if (options_.without_shared_memory == WithoutSharedMemory::kFail) {
-      return Status(Code::kUnsupported,
-                    cat(why, ". Give it more, or choose WithoutSharedMemory::kUseTcp to do without."),
-                    {.failure = Failure::kNoSpace, .peer = options.members[i]});
-    }
-    kLog.warn(cat(why, "; its host uses TCP instead."));
-    for (const Rank member : options.members)
-      host_of_[static_cast<std::size_t>(member.value)] = size().value + member.value;
-    options.pids.clear();
-    options.members = {rank()};
-    break;
-  }
-  LOCKSTEP_ASSIGN(domain_, Domain::join(options, store, deadline));
-  return {};
-}
-
-store::Look NativeWorld::look_while_joining() const {
-  return [this] { return SetupWatch(rendezvous_).look(); };
-}
-
-Status NativeWorld::open_door(const Deadline& deadline) {
-  LOCKSTEP_ASSIGN(door_, Door::open({.identity = identity_of(rendezvous_),
-                                     .addresses = rendezvous_.addresses,
-                                     .open_to_all = open_to_all(rendezvous_),
-                                     .congestion_control = options_.congestion_control},
-                                    clock_));
-  std::vector<std::string> texts;
-  for (const base::SocketAddress& address : door_->addresses()) texts.push_back(address.text());
-  store::Store& store = *rendezvous_.store;
-  LOCKSTEP_TRY(store.set(cat("door/", rank()), bytes_of(base::join(texts, " ")), deadline));
-  std::vector<std::string> keys;
-  for (int i = 0; i < size().value; ++i) keys.push_back(cat("door/", i));
-  LOCKSTEP_ASSIGN(const std::vector<Buffer> answers,
-                  store::watched_get(store, keys, deadline, look_while_joining()));
-  for (const Buffer& answer : answers) {
-    LOCKSTEP_ASSIGN(doors_.emplace_back(), parse_addresses(text_of(answer)));
-  }
-  return {};
-}
-
-Status NativeWorld::start_monitor(const Deadline& deadline) {
-  LOCKSTEP_ASSIGN(monitor_, Monitor::start({.identity = identity_of(rendezvous_),
-                                            .members = rendezvous_.members,
-                                            .host_of = host_of_,
-                                            .addresses = doors_,
-                                            .stall_after = options_.stall_after,
-                                            .look = look_while_joining()},
-                                           *domain_, door_.get(), *rendezvous_.store, deadline));
-  return {};
-}
-
-Status NativeWorld::open_mail(const Deadline& deadline) {
-  mail_ = std::make_unique<Mail>(
-      rendezvous_,
-      transport::tcp::TcpTransportOptions{.identity = identity_of(rendezvous_),
-                                          .protection = options_.privacy == Privacy::kEncrypt
-                                                            ? transport::Protection::kSealed
-                                                            : transport::Protection::kIntegrity,
-                                          .open_to_all = open_to_all(rendezvous_),
-                                          .cannot_accept =
-                                              [door = door_.get()](const Status& why) {
-                                                if (door != nullptr) door->tell_all(why);
-                                              },
-                                          .congestion_control = options_.congestion_control},
-      domain_, patience(), means_.tuning, options_.stall_after, clock_);
-  if (size().value == 1) return {};
-  std::vector<Rank> everyone;
-  for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
-  return mail_->open(everyone, "mail", deadline, look_while_joining());
+transport::Identity NativeWorld::identity() const {
+  return {.job_id = rendezvous_.job_id,
+          .epoch = rendezvous_.epoch,
+          .secret = rendezvous_.secret,
+          .rank = rendezvous_.rank,
+          .world = rendezvous_.world_size};
 }
 
 Bytes NativeWorld::staging_of(const Layout& layout) const {
@@ -228,21 +74,6 @@ Bytes NativeWorld::staging_of(const Layout& layout) const {
 
 transport::shm::Patience NativeWorld::patience() const {
   return transport::shm::Patience::for_occupancy(rendezvous_.local_size, base::usable_cores());
-}
-
-// On a board of its own: the first group's must be as good as untouched.
-Status NativeWorld::tune(const Deadline& deadline) {
-  if (domain_->size() == 1) return {};
-  transport::shm::BoardOptions options{.name = cat("tuning.", domain_->rank_of(0)),
-                                       .members = {},
-                                       .look = look_while_joining(),
-                                       .staging = options_.staging,
-                                       .patience = patience()};
-  for (int i = 0; i < domain_->size(); ++i) options.members.push_back(i);
-  LOCKSTEP_ASSIGN(const std::unique_ptr<Board> board,
-                  Board::make(*domain_, options, *rendezvous_.store, deadline));
-  LOCKSTEP_ASSIGN(means_.tuning, measure_tuning(*board, base::usable_cores(), clock_, deadline));
-  return {};
 }
 
 Status NativeWorld::refuse(std::string_view what) const {
@@ -384,7 +215,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
   auto links = std::make_unique<Links>(
       transport::link::LinksOptions{
           .group = id,
-          .identity = identity_of(rendezvous_),
+          .identity = identity(),
           .position = position,
           .ranks = members,
           .addresses = std::move(addresses),

@@ -61,6 +61,7 @@ class NativeWorld final : public World, public WindowMaker {
   // Why a group of them cannot be made; ok if nobody is lost.
   Status first_lost(const std::vector<Rank>& members) const;
   transport::shm::Patience patience() const;
+  transport::Identity identity() const;
   // The same on all members.
   Bytes staging_of(const transport::Layout& layout) const;
 

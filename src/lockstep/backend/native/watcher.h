@@ -16,6 +16,7 @@
 namespace lockstep::backend {
 
 constexpr Duration kTick = std::chrono::milliseconds(100);
+constexpr std::uint64_t kWatchGroup = 0;  // at a door: the sockets between speakers
 
 class Monitor::Watcher {
  public:
@@ -90,6 +91,16 @@ class Monitor::Watcher {
   std::map<int, base::TimePoint> tried_;
   std::set<Rank> found_closed_;  // speakers behind whose doors nobody was
   const std::function<void(Rank, const Status&)>* on_lost_ = nullptr;  // during look()
+};
+
+// In its owner's heap. Zero-filled memory is a valid Pulse.
+struct Monitor::Watcher::Pulse {
+  alignas(128) std::atomic<std::int64_t> beats;
+  std::atomic<std::uint32_t> gone;
+  // Behind it lies, for every rank, the Failure by which the owner knows it to be lost; 0 for the others.
+  std::atomic<std::uint8_t>& verdict(Rank rank) {
+    return reinterpret_cast<std::atomic<std::uint8_t>*>(this + 1)[rank.value];
+  }
 };
 
 }  // namespace lockstep::backend

@@ -1,13 +1,10 @@
-// Worlds of real processes on one host.
+// Worlds of real processes that work as they should.
 #include "lockstep/backend/world.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <iterator>
 #include <thread>
@@ -16,16 +13,12 @@
 #include "lockstep/backend/counting.h"
 #include "lockstep/backend/native/world_test_support.h"
 #include "lockstep/backend/operations.h"
-#include "lockstep/backend/rounds.h"
-#include "lockstep/base/text.h"
-#include "lockstep/testing/process_world.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::backend {
 namespace {
 
 using namespace std::chrono_literals;
-using lockstep::testing::ProcessWorld;
 using lockstep::testing::StatusIs;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -75,25 +68,6 @@ TEST(World, OfOneThatWasAbortedSendsNoMessage) {
   std::vector<int> number{1};
   EXPECT_THAT((*world)->group().send(Rank{0}, 3, bytes_of(number))->wait(),
               StatusIs(Code::kAborted, HasSubstr("enough")));
-}
-
-TEST(World, ARoundThatFailsEndsTheGroup) {
-  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
-    const auto world = join(rank);
-    auto* const starter = dynamic_cast<RoundStarter*>(&world->group());
-    ASSERT_NE(starter, nullptr);
-    const bool fails = rank.rank == Rank{1};
-    Rounds rounds;
-    rounds.calls.emplace_back([] { return Result<Call>(Call{.kind = OpKind::kBarrier}); });
-    rounds.calls.emplace_back([fails]() -> Result<Call> {
-      if (fails) return Status::internal("out of paper", {.failure = Failure::kNoMemory});
-      return Call{.kind = OpKind::kBarrier};
-    });
-    rounds.finish = []() -> Status { return Status::internal("is not come to"); };
-    const Status status = starter->start_rounds(std::move(rounds), {})->wait();
-    EXPECT_THAT(std::string(status.message()), HasSubstr("out of paper"));
-    EXPECT_FALSE(barrier(world->group()).ok());
-  }));
 }
 
 TEST(World, CountsWhomARankHasWaitedFor) {
@@ -194,25 +168,6 @@ TEST(World, IsSplitByColourAndKey) {
   }));
 }
 
-TEST(WorldOfProcesses, AMemberThatDiesBeforeItsGroupIsMadeIsNamed) {
-  Survivors survivors;
-  const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
-    Survivors::stay();
-    const auto world = join_on_two_hosts(rank, 2);
-    ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    if (rank.rank.value == 1) ::kill(::getpid(), SIGKILL);
-    if (rank.rank.value == 0) {
-      const Status died = world->new_group({Rank{0}, Rank{1}}).status();
-      EXPECT_THAT(died, StatusIs(Code::kDisconnected, HasSubstr("rank 1 died")));
-    } else {
-      EXPECT_EQ(world->split(world->group(), {.color = 1}).status().failure(), Failure::kPeerDied);
-    }
-    if (!::testing::Test::HasFailure()) survivors.add();
-  });
-  EXPECT_EQ(survivors.count(), 2) << status.text();
-}
-
 TEST(World, AsynchronousOperationsRunInOrderAndKeepTheirBytes) {
   EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank);
@@ -232,167 +187,6 @@ TEST(World, AsynchronousOperationsRunInOrderAndKeepTheirBytes) {
     for (const auto& buffer : buffers) EXPECT_THAT(*buffer, Each(3.F));
     EXPECT_EQ(world->group().sequence(), 21U);
     EXPECT_THAT(buffers, Each(::testing::Property(&std::shared_ptr<std::vector<float>>::use_count, 1)));
-  }));
-}
-
-TEST(WorldOfProcesses, ARankThatDiesIsNamedByAllOthers) {
-  Survivors survivors;
-  const Status status = ProcessWorld{4}.run([&survivors](const SpawnedRank& rank) {
-    Survivors::stay();
-    const auto world = join(rank);
-    ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    if (rank.rank.value == 2) ::kill(::getpid(), SIGKILL);
-    std::vector<float> data(1 << 20);
-    const Status died = all_reduce(world->group(), std::span(data));
-    EXPECT_THAT(died, StatusIs(Code::kDisconnected, HasSubstr("rank 2 died")));
-    EXPECT_EQ(died.failure(), Failure::kPeerDied);
-    EXPECT_EQ(died.cause().peer, Rank{2});
-    EXPECT_EQ(died.cause().sequence, 2U);
-    EXPECT_EQ(world->group().failure().failure(), Failure::kPeerDied);
-    // The others go on without it.
-    auto rest = world->new_group({Rank{0}, Rank{1}, Rank{3}});
-    ASSERT_OK(rest.status());
-    std::vector<int> ones{1};
-    ASSERT_OK(all_reduce(**rest, std::span(ones)));
-    EXPECT_EQ(ones[0], 3);
-    if (!::testing::Test::HasFailure()) survivors.add();
-  });
-  EXPECT_THAT(status, StatusIs(Code::kDisconnected, HasSubstr("SIGKILL")));
-  EXPECT_EQ(survivors.count(), 3);
-}
-
-TEST(WorldOfProcesses, OfRanksThatDieAtOnceTheFirstIsNamedAndAllAreListed) {
-  Survivors survivors;
-  const Status status = ProcessWorld{4}.run([&survivors](const SpawnedRank& rank) {
-    Survivors::stay();
-    const auto world = join_on_two_hosts(rank, 2);
-    ASSERT_TRUE(world);
-    ASSERT_OK(world->rendezvous().store->barrier("all are here", WorldSize{4}));
-    if (rank.rank.value % 2 == 1) ::kill(::getpid(), SIGKILL);
-    Status died = world->group().monitored_barrier();
-    EXPECT_EQ(died.failure(), Failure::kPeerDied) << died.text();
-    EXPECT_THAT(died.cause().peer, ::testing::AnyOf(Rank{1}, Rank{3}));
-    EXPECT_THAT(died.cause().missing, ::testing::Contains(*died.cause().peer));
-    const Deadline limit = Clock::steady().in(20s);
-    while (died.cause().missing.size() < 2 && !limit.expired()) died = world->group().failure();
-    EXPECT_THAT(died.cause().missing, ElementsAre(Rank{1}, Rank{3}));
-    if (!::testing::Test::HasFailure()) survivors.add();
-  });
-  EXPECT_EQ(survivors.count(), 2) << status.text();
-}
-
-TEST(WorldOfProcesses, ARankThatDiesWhileTheWorldIsMadeIsNamed) {
-  Survivors survivors;
-  const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
-    Survivors::stay();
-    if (rank.rank.value == 1) {
-      const auto met = store::rendezvous({}, rank.environment);
-      ::kill(::getpid(), SIGKILL);
-    }
-    const auto world = World::join({}, rank.environment);
-    EXPECT_THAT(world.status(), StatusIs(Code::kDisconnected, HasSubstr("rank 1 died")));
-    EXPECT_EQ(world.status().cause().peer, Rank{1});
-    if (!::testing::Test::HasFailure()) survivors.add();
-  });
-  EXPECT_EQ(survivors.count(), 2) << status.text();
-}
-
-TEST(World, ARankThatLeavesEarlyIsSaidToHaveLeft) {
-  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
-    auto world = join(rank);
-    ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    if (rank.rank.value == 1) return;
-    const Status left = barrier(world->group(), {.deadline = Clock::steady().in(20s)});
-    EXPECT_EQ(left.failure(), Failure::kDesync);
-    EXPECT_THAT(left, StatusIs(Code::kDisconnected, HasSubstr("rank 1 left the group after operation #1")));
-  }));
-}
-
-TEST(World, ATimeoutNamesWhoIsMissingOnEveryRank) {
-  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
-    const auto world = join(rank);
-    ASSERT_TRUE(world);
-    store::Store& store = *world->rendezvous().store;
-    if (rank.rank.value == 1) {
-      ASSERT_OK(store.barrier("all have seen it", WorldSize{3}));
-      return;
-    }
-    const Status barred = world->group().monitored_barrier({.deadline = Clock::steady().in(100ms)});
-    EXPECT_EQ(barred.code(), Code::kTimeout);
-    EXPECT_THAT(barred.cause().missing, ElementsAre(Rank{1}));
-    const Status late = barrier(world->group(), {.deadline = Clock::steady().in(100ms)});
-    EXPECT_THAT(late, StatusIs(Code::kTimeout, HasSubstr("waited for rank 1")));
-    EXPECT_THAT(late.cause().missing, ElementsAre(Rank{1}));
-    ASSERT_OK(store.barrier("all have seen it", WorldSize{3}));
-  }));
-}
-
-// Rank 0 waits for 1 or 2, which waits for 3: none of these is missing.
-TEST(World, ATimeoutBetweenHostsNamesWhoIsInNoOperation) {
-  EXPECT_OK(run_ranks(4, [](const SpawnedRank& rank) {
-    const auto world = join_on_two_hosts(rank, 2);
-    ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    store::Store& store = *world->rendezvous().store;
-    if (rank.rank.value != 3) {
-      std::vector<float> data(1000);
-      const Status late = all_reduce(world->group(), std::span(data), ReduceOp::kSum,
-                                     {.deadline = Clock::steady().in(200ms)});
-      EXPECT_THAT(late, StatusIs(Code::kTimeout, HasSubstr("waited for rank 3")));
-      EXPECT_THAT(late.cause().missing, ElementsAre(Rank{3}));
-    }
-    ASSERT_OK(store.barrier("all have seen it", WorldSize{4}));
-  }));
-}
-
-// Before there is a link to say it on.
-TEST(World, ARankThatLeavesAtOnceIsSaidToHaveLeft) {
-  for (const int leaver : {0, 1, 3}) {
-    EXPECT_OK(run_ranks(4, [leaver](const SpawnedRank& rank) {
-      const auto world = join_on_two_hosts(rank, 1);
-      ASSERT_TRUE(world);
-      if (rank.rank.value == leaver) return;
-      const Status left = barrier(world->group(), {.deadline = Clock::steady().in(20s)});
-      EXPECT_EQ(left.failure(), Failure::kDesync) << left.text();
-      EXPECT_EQ(left.cause().peer, Rank{leaver}) << left.text();
-    }));
-  }
-}
-
-TEST(WorldOfProcesses, InAForkedChildEveryOperationIsRefused) {
-  EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
-    auto world = join(rank);
-    ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    const pid_t child = ::fork();
-    if (child == 0) {
-      std::vector<float> data{1};
-      const bool refused = all_reduce(world->group(), std::span(data)).failure() == Failure::kForked &&
-                           world->new_group({rank.rank}).status().failure() == Failure::kForked;
-      world.reset();
-      ::_exit(refused ? 0 : 1);
-    }
-    int status = -1;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    // The parent's group has not noticed.
-    ASSERT_OK(barrier(world->group()));
-  }));
-}
-
-TEST(World, AnAbortIsHeardByEveryRank) {
-  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
-    const auto world = join(rank);
-    ASSERT_TRUE(world);
-    if (rank.rank.value == 0) {
-      world->group().abort(Status::aborted("the user's hook threw", {.failure = Failure::kRemoteError}));
-      return;
-    }
-    const Status heard = barrier(world->group());
-    EXPECT_THAT(heard, StatusIs(Code::kAborted, HasSubstr("rank 0 said: the user's hook threw")));
-    EXPECT_EQ(heard.cause().peer, Rank{0});
   }));
 }
 
@@ -439,22 +233,6 @@ TEST(World, MessagesFindTheirReceiverInAnyOrder) {
   }));
 }
 
-TEST(WorldOfProcesses, APendingReceiveEndsWithItsGroup) {
-  Survivors survivors;
-  const Status status = ProcessWorld{3}.run([&survivors](const SpawnedRank& rank) {
-    Survivors::stay();
-    const auto world = join_on_two_hosts(rank, 2);
-    ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    if (rank.rank.value == 1) ::kill(::getpid(), SIGKILL);
-    std::vector<float> data(10);
-    EXPECT_EQ(world->group().recv(Rank{rank.rank.value == 0 ? 2 : 0}, 1, bytes_of(data))->wait().failure(),
-              Failure::kPeerDied);
-    if (!::testing::Test::HasFailure()) survivors.add();
-  });
-  EXPECT_EQ(survivors.count(), 2) << status.text();
-}
-
 TEST(World, SpansHosts) {
   for (const int first : {1, 2, 3}) {
     EXPECT_OK(run_ranks(5, [first](const SpawnedRank& rank) {
@@ -499,71 +277,6 @@ TEST(World, SpansHostsByIpv6) {
     } else if (rank.rank.value == 0) {
       ASSERT_OK(world->group().recv(Rank{2}, 1, bytes_of(number))->wait());
       EXPECT_EQ(number[0], 2);
-    }
-    ASSERT_OK(barrier(world->group()));
-  }));
-}
-
-// Rank `victim` gets the signal before the first operation; all others name it.
-void expect_all_name(int victim, int first, int signal, Failure on_its_host, Failure on_the_other) {
-  Survivors survivors;
-  const Status status = ProcessWorld{4}.run([&](const SpawnedRank& rank) {
-    Survivors::stay();
-    const auto world =
-        join_on_two_hosts(rank, first, {.stall_after = signal == SIGSTOP ? kSoonStalled : kNeverStalled});
-    ASSERT_TRUE(world);
-    store::Store& store = *world->rendezvous().store;
-    ASSERT_OK(store.set(cat("joined/", rank.rank), {}));
-    if (rank.rank.value == victim) {
-      ASSERT_OK(store.wait(std::vector<std::string>{"joined/0", "joined/1", "joined/2", "joined/3"}));
-      ::kill(::getpid(), signal);
-    }
-    std::vector<float> data(1 << 18);
-    Status lost;
-    for (int i = 0; i < 1000 && lost.ok(); ++i) lost = all_reduce(world->group(), std::span(data));
-    EXPECT_EQ(lost.cause().peer, Rank{victim}) << lost.text();
-    EXPECT_TRUE(lost.cause().sequence.has_value()) << lost.text();
-    EXPECT_THAT(lost.failure(), ::testing::AnyOf(on_its_host, on_the_other)) << lost.text();
-    if (::testing::Test::HasFailure()) return;
-    survivors.add();
-    // The last one ends it, so that the world can end.
-    if (survivors.count() == 3)
-      ::kill(world->rendezvous().members[static_cast<std::size_t>(victim)].pid, SIGKILL);
-  });
-  EXPECT_THAT(status, StatusIs(Code::kDisconnected, HasSubstr("SIGKILL")));
-  EXPECT_EQ(survivors.count(), 3);
-}
-
-TEST(WorldOfProcesses, ADeathOnAnotherHostIsNamedByAllOthers) {
-  expect_all_name(2, 2, SIGKILL, Failure::kPeerDied, Failure::kPeerDied);  // a speaker
-  expect_all_name(3, 2, SIGKILL, Failure::kPeerDied, Failure::kPeerDied);
-  expect_all_name(0, 1, SIGKILL, Failure::kPeerDied,
-                  Failure::kPeerDied);  // the only one there, which connects
-}
-
-TEST(WorldOfProcesses, ARankThatIsStoppedIsNamedByAllOthers) {
-  expect_all_name(3, 2, SIGSTOP, Failure::kPeerStalled, Failure::kPeerStalled);
-  expect_all_name(2, 2, SIGSTOP, Failure::kPeerStalled, Failure::kPeerUnreachable);
-  expect_all_name(3, 3, SIGSTOP, Failure::kPeerUnreachable, Failure::kPeerUnreachable);
-}
-
-TEST(WorldOfProcesses, ARankThatIsStoppedForAShortWhileIsNotLost) {
-  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
-    const auto world = join_on_two_hosts(rank, 2, {.stall_after = 10s});
-    ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    if (rank.rank.value != 1) {
-      auto others = world->new_group({Rank{0}, Rank{2}});
-      ASSERT_OK(others.status());
-      const int pid = world->rendezvous().members[1].pid;
-      if (rank.rank.value == 0) ::kill(pid, SIGSTOP);
-      // They work for a while: for some looks of their monitors, and much less than it may take.
-      const Deadline while_it_stands = Clock::steady().in(300ms);
-      for (std::vector<int> more = {1}; more[0] != 0;) {
-        more[0] = while_it_stands.expired() ? 0 : 1;
-        ASSERT_OK(broadcast(**others, std::span(more), Rank{0}));
-      }
-      if (rank.rank.value == 0) ::kill(pid, SIGCONT);
     }
     ASSERT_OK(barrier(world->group()));
   }));
