@@ -16,15 +16,21 @@ Status run_rounds(Backend& backend, const Rounds& rounds, const OpOptions& optio
   return rounds.finish ? rounds.finish() : Status();
 }
 
-WorkPtr start_in(OpQueue& queue, Rounds rounds, RoundRunner runner, const Deadline& deadline) {
+WorkPtr start_in(OpQueue& queue, const Membership& who, Rounds rounds, RoundRunner runner,
+                 const OpOptions& options) {
+  if (const Status refused = who.refuse_in_forked_child("start_rounds"); !refused.ok())
+    return queue.ended(refused);
+  const Deadline deadline = who.deadline_of(options);
   const std::size_t count = rounds.calls.size();
-  auto body = [rounds = std::move(rounds), runner = std::move(runner)](std::uint64_t first) -> Status {
+  auto body = [&who, rounds = std::move(rounds), runner = std::move(runner), deadline,
+               keep = options.keep](std::uint64_t first) -> Status {
     std::uint64_t sequence = first;
     for (const auto& next : rounds.calls) {
       const Result<Call> call = next();
       if (!call.ok())
         return call.status().code() == Code::kInvalid ? call.status() : runner.fail(call.status());
-      LOCKSTEP_TRY(runner.perform(*call, sequence++));
+      LOCKSTEP_TRY(who.admit(*call));
+      LOCKSTEP_TRY(runner.perform(*call, sequence++, deadline));
     }
     return rounds.finish ? rounds.finish() : Status();
   };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/backend/membership.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/backend/work.h"
 #include "lockstep/base/clock.h"
@@ -40,12 +41,13 @@ Status run_rounds(Backend& backend, const Rounds& rounds, const OpOptions& optio
 
 // How a backend runs rounds that were started.
 struct RoundRunner {
-  std::function<Status(const Call&, std::uint64_t sequence)> perform;
+  std::function<Status(const Call&, std::uint64_t sequence, const Deadline&)> perform;
   // The group ends with this; gives what the operation is told.
   std::function<Status(const Status&)> fail;
 };
-// For a RoundStarter that has its operations in a queue.
-WorkPtr start_in(OpQueue& queue, Rounds rounds, RoundRunner runner, const Deadline& deadline);
+// For a RoundStarter that has its operations in a queue. `who` outlives them.
+WorkPtr start_in(OpQueue& queue, const Membership& who, Rounds rounds, RoundRunner runner,
+                 const OpOptions& options);
 
 }  // namespace lockstep::backend
 

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <span>
 
+#include "lockstep/base/descriptor_passing.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/unique_fd.h"
 
@@ -69,47 +70,14 @@ bool holds(std::span<const std::byte> page, std::byte value) {
   return std::all_of(page.begin(), page.end(), [value](std::byte b) { return b == value; });
 }
 
-struct DescriptorMessage {
-  std::byte payload{1};
-  iovec part{&payload, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-
-  DescriptorMessage() {
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-  }
-};
-
-bool send_descriptor(int socket, int fd) {
-  DescriptorMessage message;
-  cmsghdr* head = CMSG_FIRSTHDR(&message.header);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(head), &fd, sizeof(int));
-  return ::sendmsg(socket, &message.header, MSG_NOSIGNAL) == 1;
-}
-
-int receive_descriptor(int socket) {
-  DescriptorMessage message;
-  if (::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC) != 1) return -1;
-  const cmsghdr* head = CMSG_FIRSTHDR(&message.header);
-  if (head == nullptr || head->cmsg_type != SCM_RIGHTS) return -1;
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(head), sizeof(int));
-  return fd;
-}
-
 // Runs in the forked child: system calls only, no allocation.
 Step child_part(const sockaddr_un& address, socklen_t size) {
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) return Step::kConnect;
-  const int fd = receive_descriptor(socket);
-  if (fd < 0) return Step::kReceive;
-  const Mapping mapping(fd);
+  std::byte byte{};
+  UniqueFd segment;
+  if (base::receive_descriptors(socket, {&byte, 1}, {&segment, 1}) != 1 || !segment) return Step::kReceive;
+  const Mapping mapping(segment.get());
   if (!mapping.ok()) return Step::kMap;
   if (!holds(mapping.page(0), kFromParent)) return Step::kRead;
   std::memset(mapping.page(1).data(), static_cast<int>(kFromChild), kPage);
@@ -197,7 +165,9 @@ Result<Duration> prove_memory_sharing(const Deadline& deadline) {
     return Status::unsupported(
         "the kernel does not say who is at the other end of a unix socket (SO_PEERCRED)");
   }
-  if (!send_descriptor(socket.get(), segment.get())) {
+  const std::byte byte{1};
+  const int passed = segment.get();
+  if (base::send_descriptors(socket.get(), {&byte, 1}, {&passed, 1}) != 1) {
     return Status::from_errno("cannot pass a descriptor over a unix socket", errno);
   }
   std::byte done{};

@@ -30,4 +30,10 @@ Status no_secret(std::string_view what) {
       {.failure = Failure::kNoSecret});
 }
 
+Status refuse_open_listener(std::string_view what, const base::SocketAddress& address, const Secret& secret,
+                            OpenToAll open_to_all) {
+  const bool closed = address.is_loopback() || !secret.is_insecure();
+  return closed || open_to_all == OpenToAll::kAllow ? Status() : no_secret(what);
+}
+
 }  // namespace lockstep::store

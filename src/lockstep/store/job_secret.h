@@ -10,8 +10,10 @@
 #include <string_view>
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/net.h"
 #include "lockstep/base/secret.h"
 #include "lockstep/base/status.h"
+#include "lockstep/store/tcp_options.h"
 
 namespace lockstep::store {
 
@@ -26,5 +28,9 @@ Result<std::optional<Secret>> find_secret(const SecretSources& sources, const En
 
 // kNoSecret, with the lines to add. `what` says what would be open: "The store at 10.0.0.1:29500".
 Status no_secret(std::string_view what);
+// no_secret() if a listener on `address` would be open to everyone who reaches it, and nobody said that it
+// may.
+Status refuse_open_listener(std::string_view what, const base::SocketAddress& address, const Secret& secret,
+                            OpenToAll open_to_all);
 
 }  // namespace lockstep::store

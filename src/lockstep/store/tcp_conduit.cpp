@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "lockstep/base/descriptor_passing.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::store {
@@ -34,11 +34,6 @@ bool make_pipe(Pipe& pipe) {
   return true;
 }
 
-union Control {
-  std::array<char, CMSG_SPACE(kPassed * sizeof(int))> bytes;
-  cmsghdr aligned;
-};
-
 // The verdict, then which way the connection goes on.
 using Message = std::array<std::byte, base::kVerdictSize + 1>;
 
@@ -47,53 +42,6 @@ Message message_of(const Conduit::VerdictBytes& verdict, std::byte way) {
   std::ranges::copy(verdict, message.begin());
   message.back() = way;
   return message;
-}
-
-bool pass(int socket, Message bytes, int sending, int receiving) {
-  iovec data{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  Control control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes.data();
-  message.msg_controllen = control.bytes.size();
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(kPassed * sizeof(int));
-  const std::array<int, kPassed> passed = {sending, receiving};
-  std::memcpy(CMSG_DATA(header), passed.data(), sizeof(passed));
-  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
-}
-
-struct Received {
-  Message bytes{};
-  ssize_t count = 0;  // -1: see errno
-  std::array<base::UniqueFd, kPassed> descriptors;
-};
-
-Received receive_passed(int socket) {
-  Received received;
-  iovec data{.iov_base = received.bytes.data(), .iov_len = received.bytes.size()};
-  Control control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes.data();
-  message.msg_controllen = control.bytes.size();
-  received.count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (received.count <= 0) return received;
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-    return received;
-  // Fewer than were sent, if this process has no room for more.
-  const std::size_t passed = std::min((header->cmsg_len - CMSG_LEN(0)) / sizeof(int), kPassed);
-  for (std::size_t i = 0; i < passed; ++i) {
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof(descriptor));
-    received.descriptors[i].reset(descriptor);
-  }
-  return received;
 }
 
 // A new reading end of the pipe that `writing` writes to.
@@ -131,7 +79,10 @@ Conduit Conduit::offer_pipes(base::UniqueFd socket, const VerdictBytes& verdict)
   if (make_pipe(requests) && make_pipe(answers)) {
     // Guarded before the client has its ends: from then on it may count on hearing our end, whoever forks.
     Conduit pipes(std::move(requests.out), std::move(answers.in));
-    if (pass(socket.get(), message_of(verdict, kPipes), requests.in.get(), answers.out.get())) return pipes;
+    const Message message = message_of(verdict, kPipes);
+    const std::array<int, kPassed> theirs = {requests.in.get(), answers.out.get()};
+    const ssize_t sent = base::send_descriptors(socket.get(), message, theirs, MSG_DONTWAIT);
+    if (sent == static_cast<ssize_t>(message.size())) return pipes;
   }
   Conduit stays(std::move(socket));
   // If not even this goes out, the client has gone, and the socket will say so.
@@ -145,18 +96,20 @@ Result<Conduit::Offer> Conduit::accept_pipes(base::UniqueFd socket, const Deadli
     if (deadline.expired()) return Status::timeout("The store's verdict did not come in time");
   }
   const base::ForkLock until_they_are_guarded;
-  Received received = receive_passed(socket.get());
-  if (received.count < 0) return Status::from_errno("The store's verdict did not come", errno);
-  if (received.count < static_cast<ssize_t>(base::kVerdictSize)) {
+  Message message{};
+  std::array<base::UniqueFd, kPassed> passed;
+  const ssize_t count = base::receive_descriptors(socket.get(), message, passed, MSG_DONTWAIT);
+  if (count < 0) return Status::from_errno("The store's verdict did not come", errno);
+  if (count < static_cast<ssize_t>(base::kVerdictSize)) {
     return Status::disconnected("The store left before it said its verdict");
   }
   Offer offer{.verdict = {}, .conduit = Conduit(std::move(socket))};
-  std::copy_n(received.bytes.begin(), offer.verdict.size(), offer.verdict.begin());
+  std::copy_n(message.begin(), offer.verdict.size(), offer.verdict.begin());
   // A refusal comes alone.
-  const bool alone = received.count == static_cast<ssize_t>(base::kVerdictSize);
-  if (alone || received.bytes.back() == kStay) return offer;
-  auto& [sending, receiving] = received.descriptors;
-  if (received.bytes.back() != kPipes || !sending || !receiving) {
+  const bool alone = count == static_cast<ssize_t>(base::kVerdictSize);
+  if (alone || message.back() == kStay) return offer;
+  auto& [sending, receiving] = passed;
+  if (message.back() != kPipes || !sending || !receiving) {
     return Status::from_errno("The store's pipes could not be taken over", EMFILE);
   }
   offer.conduit = Conduit(std::move(receiving), std::move(sending));

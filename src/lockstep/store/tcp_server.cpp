@@ -17,6 +17,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/thread.h"
+#include "lockstep/store/job_secret.h"
 #include "lockstep/store/tcp_greeter.h"
 #include "lockstep/store/tcp_listener.h"
 #include "lockstep/store/tcp_local.h"
@@ -33,13 +34,8 @@ constexpr auto kLogPeriod = std::chrono::minutes(1);
 constexpr base::KeepAlive kKeepAlive{.idle = std::chrono::seconds(30), .interval = std::chrono::seconds(10)};
 
 Status check_secret(const TenantOptions& tenant, const base::SocketAddress& address, OpenToAll open_to_all) {
-  if (address.is_loopback() || !tenant.secret.is_insecure() || open_to_all == OpenToAll::kAllow) return {};
-  return Status::invalid(
-      cat("A store on ", address.text(), " for job ", base::quoted(tenant.job_id),
-          " would be open to everyone who reaches that address: the job has no secret. Make one with "
-          "`lockstep "
-          "secret FILE` and set LOCKSTEP_SECRET_FILE=FILE on every host, or say `insecure` to do without."),
-      {.failure = Failure::kNoSecret});
+  return refuse_open_listener(cat("A store on ", address.text(), " for job ", base::quoted(tenant.job_id)),
+                              address, tenant.secret, open_to_all);
 }
 
 Result<base::UniqueFd> listening_socket(TcpServerOptions& options) {

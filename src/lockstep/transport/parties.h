@@ -7,6 +7,7 @@
 
 #include "lockstep/base/status.h"
 #include "lockstep/base/text.h"
+#include "lockstep/store/job_secret.h"
 #include "lockstep/transport/transport.h"
 
 namespace lockstep::transport {
@@ -32,6 +33,16 @@ struct Parties {
         .with_cause(std::move(merged));
   }
 };
+
+// kNoSecret if a listener on `address` would be open to everyone who reaches it.
+inline Status refuse_open_listener(const Identity& identity, const base::SocketAddress& address,
+                                   store::OpenToAll open_to_all) {
+  const Status status = store::refuse_open_listener(
+      cat("a listener on ", address.host(), " for job ", base::quoted(identity.job_id)), address,
+      identity.secret, open_to_all);
+  return status.with_prefix(cat(identity.text(), ": "))
+      .with_cause({.failure = status.failure(), .rank = identity.rank, .op = "listen"});
+}
 
 // For what is called in a forked child.
 inline Status forked(const Identity& identity, std::string_view op) {

@@ -84,16 +84,12 @@ WorkPtr MpiGroup::start(const Call& call, const OpOptions& options) {
 }
 
 WorkPtr MpiGroup::start_rounds(Rounds rounds, const OpOptions& options) {
-  if (const Status refused = who_.refuse_in_forked_child("start_rounds"); !refused.ok())
-    return queue_.ended(refused);
-  const Deadline deadline = who_.deadline_of(options);
   RoundRunner runner{
-      .perform = [this, deadline, keep = options.keep](const Call& call, std::uint64_t sequence) -> Status {
-        LOCKSTEP_TRY(who_.admit(call));
-        return perform(call, sequence, deadline, keep);
-      },
+      .perform = [this, keep = options.keep](
+                     const Call& call, std::uint64_t sequence,
+                     const Deadline& deadline) { return perform(call, sequence, deadline, keep); },
       .fail = [this](const Status& why) { return news_->fail(why); }};
-  return start_in(queue_, std::move(rounds), std::move(runner), deadline);
+  return start_in(queue_, who_, std::move(rounds), std::move(runner), options);
 }
 
 Status MpiGroup::perform(const Call& call, std::uint64_t sequence, const Deadline& deadline,

@@ -176,19 +176,14 @@ WorkPtr NativeGroup::start(const Call& call, const OpOptions& options) {
 }
 
 WorkPtr NativeGroup::start_rounds(Rounds rounds, const OpOptions& options) {
-  if (const Status refused = who_.refuse_in_forked_child("start_rounds"); !refused.ok())
-    return queue_.ended(refused);
-  const Deadline deadline = who_.deadline_of(options);
   RoundRunner runner{
-      .perform = [this, deadline, keep = options.keep](const Call& call, std::uint64_t sequence) -> Status {
-        LOCKSTEP_TRY(who_.admit(call));
-        return perform(call, sequence, deadline);
-      },
+      .perform = [this](const Call& call, std::uint64_t sequence,
+                        const Deadline& deadline) { return perform(call, sequence, deadline); },
       .fail =
           [this](const Status& why) {
             return parts_.communicator ? fail(parts_.communicator->fail(why)) : why;
           }};
-  return start_in(queue_, std::move(rounds), std::move(runner), deadline);
+  return start_in(queue_, who_, std::move(rounds), std::move(runner), options);
 }
 
 Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Deadline& deadline) {

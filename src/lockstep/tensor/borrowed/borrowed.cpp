@@ -133,22 +133,18 @@ WorkPtr BorrowedGroup::start(const Call& call, const OpOptions& options) {
 }
 
 WorkPtr BorrowedGroup::start_rounds(Rounds rounds, const OpOptions& options) {
-  if (const Status refused = who_.refuse_in_forked_child("start_rounds"); !refused.ok())
-    return queue_.ended(refused);
-  const Deadline deadline = who_.deadline_of(options);
-  const CallersStream stream(options_.device);
-  backend::RoundRunner runner{.perform = [this, deadline, stream, keep = options.keep](
-                                             const Call& call, std::uint64_t sequence) -> Status {
-                                LOCKSTEP_TRY(who_.admit(call));
-                                const c10::OptionalStreamGuard guard(stream.get());
-                                return perform(call, sequence, deadline, keep);
-                              },
+  backend::RoundRunner runner{.perform =
+                                  [this, stream = CallersStream(options_.device), keep = options.keep](
+                                      const Call& call, std::uint64_t sequence, const Deadline& deadline) {
+                                    const c10::OptionalStreamGuard guard(stream.get());
+                                    return perform(call, sequence, deadline, keep);
+                                  },
                               .fail =
                                   [this](const Status& why) {
                                     stop_lent();
                                     return fail(why);
                                   }};
-  return backend::start_in(queue_, std::move(rounds), std::move(runner), deadline);
+  return backend::start_in(queue_, who_, std::move(rounds), std::move(runner), options);
 }
 
 Status BorrowedGroup::perform(const Call& call, std::uint64_t sequence, const Deadline& deadline,

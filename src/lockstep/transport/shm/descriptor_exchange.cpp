@@ -10,6 +10,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/crypto.h"
+#include "lockstep/base/descriptor_passing.h"
 #include "lockstep/base/handshake.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/net.h"
@@ -21,7 +22,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Logger kLog("shm");
-constexpr Duration kHandshakeLimit = 5s;
+// Only processes of the same user come so far. On a machine that is busy beyond measure one may be slow.
+constexpr Duration kHandshakeLimit = 30s;
 constexpr Duration kLookPeriod = 100ms;
 
 struct AbstractAddress {
@@ -72,55 +74,36 @@ Status check_same_user(int socket) {
   return {};
 }
 
+// Until the socket is ready; kTimeout at the deadline.
+Status await_socket(int socket, short events, const Deadline& deadline) {
+  if (deadline.expired()) return Status::timeout("passing a descriptor took too long");
+  pollfd ready{.fd = socket, .events = events, .revents = 0};
+  (void)::poll(&ready, 1, deadline.poll_millis());
+  return {};
+}
+
 Status send_descriptor(int socket, int descriptor, const Deadline& deadline) {
-  char byte = 'd';
-  iovec data{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  while (::sendmsg(socket, &message, MSG_NOSIGNAL) != 1) {
+  const std::byte byte{'d'};
+  while (base::send_descriptors(socket, {&byte, 1}, {&descriptor, 1}) != 1) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return Status::from_errno("cannot pass a descriptor", errno);
-    if (deadline.expired()) return Status::timeout("passing a descriptor took too long");
-    pollfd ready{.fd = socket, .events = POLLOUT, .revents = 0};
-    (void)::poll(&ready, 1, deadline.poll_millis());
+    LOCKSTEP_TRY(await_socket(socket, POLLOUT, deadline));
   }
   return {};
 }
 
 Result<UniqueFd> receive_descriptor(int socket, const Deadline& deadline) {
-  char byte = 0;
-  iovec data{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  std::byte byte{};
+  UniqueFd descriptor;
   ssize_t received = 0;
-  while ((received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0) {
+  while ((received = base::receive_descriptors(socket, {&byte, 1}, {&descriptor, 1})) < 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return Status::from_errno("cannot receive a descriptor", errno);
-    if (deadline.expired()) return Status::timeout("a descriptor did not come in time");
-    pollfd ready{.fd = socket, .events = POLLIN, .revents = 0};
-    (void)::poll(&ready, 1, deadline.poll_millis());
+    LOCKSTEP_TRY(await_socket(socket, POLLIN, deadline));
   }
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (received != 1 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return Status::disconnected("it closed the connection before it sent its descriptor");
-  }
-  int descriptor = -1;
-  std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
-  return UniqueFd(descriptor);
+  if (descriptor) return descriptor;
+  if (received == 0) return Status::disconnected("it closed the connection before it sent its descriptor");
+  return Status::from_errno("its descriptor could not be taken over", EMFILE);
 }
 
 Result<UniqueFd> swap_descriptors(int socket, int descriptor, const Deadline& deadline) {

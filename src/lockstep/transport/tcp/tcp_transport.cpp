@@ -4,28 +4,12 @@
 #include <utility>
 
 #include "lockstep/base/net.h"
-#include "lockstep/base/text.h"
 #include "lockstep/transport/loop.h"
 #include "lockstep/transport/parties.h"
 #include "lockstep/transport/tcp/opening.h"
 #include "lockstep/transport/tcp/tcp_listener.h"
 
 namespace lockstep::transport::tcp {
-namespace {
-
-Status check_secret(const base::SocketAddress& address, const TcpTransportOptions& options) {
-  const Identity& identity = options.identity;
-  if (address.is_loopback() || !identity.secret.is_insecure()) return {};
-  if (options.open_to_all == store::OpenToAll::kAllow) return {};
-  return Status::invalid(
-      cat(identity.text(), ": a listener on ", address.host(), " for job ", base::quoted(identity.job_id),
-          " would be open to everyone who reaches that address: the job has no secret. Make one with "
-          "`lockstep "
-          "secret FILE` and set LOCKSTEP_SECRET_FILE=FILE on every host, or say `insecure` to do without."),
-      {.failure = Failure::kNoSecret, .rank = identity.rank, .op = "listen"});
-}
-
-}  // namespace
 
 class TcpTransport::Impl {
  public:
@@ -76,7 +60,7 @@ class TcpTransport::Impl {
 
   Result<std::unique_ptr<Listener>> listen(const base::Endpoint& bind) {
     LOCKSTEP_ASSIGN(const auto wanted, base::SocketAddress::parse(bind.host, bind.port));
-    LOCKSTEP_TRY(check_secret(wanted, options_));
+    LOCKSTEP_TRY(refuse_open_listener(options_.identity, wanted, options_.open_to_all));
     LOCKSTEP_ASSIGN(UniqueFd socket, base::listen_on(wanted));
     LOCKSTEP_ASSIGN(const auto address, base::local_address(socket.get()));
     const base::Endpoint endpoint{.host = address.host(), .port = address.port()};
