@@ -102,6 +102,7 @@ Status Mail::make_messenger() {
                                             .stall_timeout = kStallTimeout,
                                             .echo_grace = kEchoGrace,
                                             .failure_grace = stall_after_ + kEchoGrace,
+                                            .failed = failed_,
                                             .pipes = pipes_,
                                             .patience = patience_});
   if (!pipes_) return {};

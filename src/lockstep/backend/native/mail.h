@@ -25,17 +25,18 @@ namespace lockstep::backend {
 
 class Mail {
  public:
-  // The rendezvous outlives it. The domain, nothing in a world of one, is shared with whoever still waits for
-  // a message.
+  // The rendezvous outlives it. `failed` is the Messenger's. The domain, nothing in a world of one, is shared
+  // with whoever still waits for a message.
   Mail(const Rendezvous& rendezvous, transport::tcp::TcpTransportOptions options,
        std::shared_ptr<transport::shm::Domain> domain, const transport::shm::Patience& patience,
-       const collective::Tuning& tuning, Duration stall_after, const Clock& clock)
+       const collective::Tuning& tuning, Duration stall_after, transport::Done failed, const Clock& clock)
       : rendezvous_(rendezvous),
         options_(std::move(options)),
         domain_(std::move(domain)),
         patience_(patience),
         tuning_(tuning),
         stall_after_(stall_after),
+        failed_(std::move(failed)),
         clock_(clock) {}
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
@@ -67,6 +68,7 @@ class Mail {
   const transport::shm::Patience patience_;
   const collective::Tuning tuning_;
   const Duration stall_after_;  // how long the monitor may take to notice
+  const transport::Done failed_;
   const Clock& clock_;
   Mutex mutex_;
   std::unique_ptr<transport::Transport> transport_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -68,6 +68,10 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   void abort(const Status& given) override;
   Counters counters() const override;
   std::uint64_t id() const { return parts_.id; }
+  // Members on this host hear it at once, those on others with their next operation. Does not wait.
+  void fail_from_outside(const Status& why) {
+    if (parts_.communicator) parts_.communicator->fail_from_outside(why);
+  }
   // As abort(); afterwards no operation of the group touches memory. kTimeout if messages do not end.
   Status end(const Status& why, const Deadline& deadline);
 

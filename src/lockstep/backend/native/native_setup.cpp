@@ -169,7 +169,8 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
                                                 if (door != nullptr) door->tell_all(why);
                                               },
                                           .congestion_control = options_.congestion_control},
-      domain_, patience(), means_.tuning, options_.stall_after, clock_);
+      domain_, patience(), means_.tuning, options_.stall_after,
+      [this](const Status& why) { lose_messages(why); }, clock_);
   if (size().value == 1) return {};
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);

@@ -10,7 +10,6 @@
 #include "lockstep/backend/native/tuner.h"
 #include "lockstep/base/check.h"
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/spanning.h"
@@ -28,7 +27,6 @@ using transport::shm::Board;
 using transport::shm::Domain;
 using transport::shm::Segment;
 
-constexpr Logger kLog("backend");
 constexpr Duration kLinkSpin = 50us;
 
 // What a window of a chain between hosts is worth of staging on one: at the end of each the wire is idle.
@@ -151,12 +149,20 @@ Result<std::unique_ptr<Backend>> NativeWorld::make_group(const std::vector<Rank>
     if (monitor_) monitor_->forget(id);
     if (door_) door_->forget(id);
     const MutexLock lock(mutex_);
+    while (ending_.contains(group)) ended_.wait(mutex_);
     groups_.erase(group);
   };
   auto group = std::make_unique<NativeGroup>(std::move(parts), clock_);
   const MutexLock lock(mutex_);
   groups_.insert(group.get());
   return std::unique_ptr<Backend>(std::move(group));
+}
+
+void NativeWorld::lose_messages(const Status& why) {
+  const Status lost = why.with_prefix(cat("rank ", rank(), ": its messages have ended: "))
+                          .with_cause({.failure = why.failure(), .rank = rank(), .peer = rank()});
+  const MutexLock lock(mutex_);
+  for (NativeGroup* const group : groups_) group->fail_from_outside(lost);
 }
 
 Status NativeWorld::first_lost(const std::vector<Rank>& members) const {

@@ -58,6 +58,8 @@ class NativeWorld final : public World, public WindowMaker {
   Result<std::unique_ptr<transport::Communicator>> connect(std::uint64_t id, int position,
                                                            const std::vector<Rank>& members,
                                                            const Deadline& deadline);
+  // This rank can send and receive no message any more: its groups have failed.
+  void lose_messages(const Status& why);
   // Why a group of them cannot be made; ok if nobody is lost.
   Status first_lost(const std::vector<Rank>& members) const;
   transport::shm::Patience patience() const;
@@ -79,6 +81,8 @@ class NativeWorld final : public World, public WindowMaker {
   GroupNames names_;
   mutable Mutex mutex_;
   std::set<NativeGroup*> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<NativeGroup*> ending_ LOCKSTEP_GUARDED_BY(mutex_);  // those that a shrink ends: they must not go
+  CondVar ended_;
   std::vector<Rank> left_ LOCKSTEP_GUARDED_BY(mutex_);  // who has not been left out, ascending
   int shrinks_ LOCKSTEP_GUARDED_BY(mutex_) = 0;         // how often the world has been shrunk
   Status left_out_ LOCKSTEP_GUARDED_BY(mutex_);         // if it is this rank that was

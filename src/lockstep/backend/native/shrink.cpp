@@ -1,6 +1,7 @@
 // NativeWorld::shrink(): agree on who is left, move house, and make their group. docs/failures.md has the
 // protocol.
 #include <algorithm>
+#include <set>
 
 #include "lockstep/backend/native/agreement.h"
 #include "lockstep/backend/native/native_world.h"
@@ -97,13 +98,30 @@ class NativeWorld::Shrink {
     const Status why = Status::aborted(
         cat("rank ", world_.rank(), " shrinks the world: its groups end, and are made anew afterwards"),
         {.failure = Failure::kClosed, .rank = world_.rank(), .op = "shrink"});
-    const MutexLock lock(world_.mutex_);
-    for (NativeGroup* const group : world_.groups_) {
-      LOCKSTEP_TRY(group->end(why, deadline));
+    std::set<std::uint64_t> ended;
+    while (NativeGroup* const group = next_to_end(ended)) {
+      // Without the lock: callbacks of its messages may make groups, and destroy others.
+      const Status status = group->end(why, deadline);
       world_.monitor_->forget(group->id());
       if (world_.door_) world_.door_->forget(group->id());
+      ended.insert(group->id());
+      const MutexLock lock(world_.mutex_);
+      world_.ending_.erase(group);
+      world_.ended_.notify_all();
+      LOCKSTEP_TRY(status);
     }
     return {};
+  }
+
+  // It stays until it is not among ending_ any more. Nothing if all have ended.
+  NativeGroup* next_to_end(const std::set<std::uint64_t>& ended) {
+    const MutexLock lock(world_.mutex_);
+    for (NativeGroup* const group : world_.groups_) {
+      if (ended.contains(group->id())) continue;
+      world_.ending_.insert(group);
+      return group;
+    }
+    return nullptr;
   }
 
   // For those that are out and do not ask.

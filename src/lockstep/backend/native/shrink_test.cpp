@@ -311,5 +311,28 @@ TEST(Shrink, WithNobodyLostMakesADeadGroupAnew) {
   }));
 }
 
+// Of a message that the shrink ends: it needs the world while the shrink waits for it.
+TEST(Shrink, ACallbackMayUseTheWorld) {
+  EXPECT_OK(run_ranks(2, [](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    auto other = world->new_group({Rank{0}, Rank{1}});
+    ASSERT_OK(other.status());
+    std::vector<int> never{0};
+    const WorkPtr work = world->group().recv(Rank{1 - rank.rank.value}, 1, bytes_of(never));
+    std::atomic<bool> called = false;
+    work->on_complete([&](const Status& status) {
+      EXPECT_FALSE(status.ok());
+      other->reset();
+      (void)world->new_group({rank.rank});
+      called = true;
+    });
+    auto group = world->shrink();
+    ASSERT_OK(group.status());
+    EXPECT_TRUE(called);
+    ASSERT_OK(barrier(**group));
+  }));
+}
+
 }  // namespace
 }  // namespace lockstep::backend

@@ -6,22 +6,16 @@
 namespace lockstep::transport::messages {
 
 void Echoes::hold_on_strand(Operation& operation, const Status& status, std::optional<Rank> source) {
+  if (!operation.done) return;
   const Duration grace = status.failure() == Failure::kRemoteError ? failure_grace_ : grace_;
   const base::TimePoint due = std::min(clock_.now() + grace, operation.deadline);
-  Held held{.group = operation.group,
-            .done = std::move(operation.done),
-            .status = status,
-            .source = source,
-            .due = due};
-  if (closed_ || grace == Duration::zero()) return complete_on_strand(held);
-  held_.push_back(std::move(held));
+  if (closed_ || grace == Duration::zero()) return strand_.call(operation.done, status, source);
+  held_.push_back({.group = operation.group, .done = {}, .status = status, .source = source, .due = due});
+  held_.back().done = std::move(operation.done);  // if there is a place for it
   arm_on_strand();
 }
 
-void Echoes::complete_on_strand(Held& held) {
-  strand_.call(
-      [done = std::move(held.done), status = held.status, source = held.source] { done(status, source); });
-}
+void Echoes::complete_on_strand(Held& held) { strand_.call(held.done, held.status, held.source); }
 
 void Echoes::end_group_on_strand(std::uint64_t group, const Status& why) {
   std::erase_if(held_, [&](Held& held) {
@@ -34,8 +28,7 @@ void Echoes::end_group_on_strand(std::uint64_t group, const Status& why) {
 
 void Echoes::close_on_strand() {
   closed_ = true;
-  for (Held& held : held_) complete_on_strand(held);
-  held_.clear();
+  for (; !held_.empty(); held_.pop_front()) complete_on_strand(held_.front());
   timer_.disarm_on_strand();
 }
 

@@ -52,6 +52,11 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       return self ? self->move() : Progress::Moved::kNothing;
     };
     progress_ = std::make_shared<Progress>(move, bell_, surroundings_->options.patience);
+    if (const Done& failed = surroundings_->options.failed)
+      tell_failed_ = [failed](const Status& status, std::optional<Rank>) { failed(status); };
+    strand()->when_failed([weak = weak_from_this()](const Status& why) {
+      if (const auto self = weak.lock()) self->fail_on_strand(why);
+    });
     strand()->run([this] { accept_on_strand(); });
   }
 
@@ -79,10 +84,30 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     }
     operation.started = loop().clock().now();
     progress_->touch();
-    strand()->run([&] {
-      start_on_strand(std::make_shared<Operation>(std::move(operation)));
+    const auto started = std::make_shared<Operation>(std::move(operation));
+    const bool went_well = strand()->run([&] {
+      started_.add(started);
+      start_on_strand(started);
       static_cast<void>(move_on_strand());
     });
+    if (went_well) return;
+    // It may be that nobody else has it.
+    strand()->run([&] {
+      if (started.use_count() <= 2) complete_on_strand(*strand(), *started, started->blame(*failed_));
+    });
+  }
+
+  // A task on the strand has thrown, and its work is half done: nothing goes on here.
+  void fail_on_strand(const Status& why) {
+    if (closed_) return;
+    failed_ = why;
+    for (const auto& [rank, route] : routes_) route->end_on_strand(why);
+    const auto receives =
+        surroundings_->mailbox.withdraw([&](const Operation& receive) { return receive.blame(why); });
+    for (const auto& [receive, status] : receives) complete_on_strand(*strand(), *receive, status);
+    surroundings_->echoes->close_on_strand();
+    started_.complete_lost_on_strand(*strand(), why);
+    if (tell_failed_) strand()->call(tell_failed_, why, std::nullopt);
   }
 
   void fail_group_on_strand(std::uint64_t group, const Status& why) {
@@ -189,29 +214,31 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
 
   Route& route_on_strand(Rank rank) {
     if (is_other(rank)) return channel_on_strand(rank);
-    auto& route = routes_[rank];
-    if (!route) route = std::make_shared<Loopback>(surroundings_);
-    return *route;
+    if (!routes_.contains(rank)) routes_.emplace(rank, std::make_shared<Loopback>(surroundings_));
+    return *routes_.at(rank);
   }
   Channel& channel_on_strand(Rank rank) {
-    auto& route = routes_[rank];
-    if (!route) route = make_channel_on_strand(rank);
-    return static_cast<Channel&>(*route);
+    const auto found = routes_.find(rank);
+    if (found != routes_.end()) return static_cast<Channel&>(*found->second);
+    // Known before it begins: should there be no memory for that, it is ended as the others are.
+    const auto channel = std::make_shared<Channel>(surroundings_, rank);
+    routes_.emplace(rank, channel);
+    begin_on_strand(*channel);
+    return *channel;
   }
 
-  std::shared_ptr<Channel> make_channel_on_strand(Rank rank) {
-    auto channel = std::make_shared<Channel>(surroundings_, rank);
+  void begin_on_strand(Channel& channel) {
+    if (failed_) return channel.end_on_strand(*failed_);
     const std::shared_ptr<shm::Pipes>& pipes = surroundings_->options.pipes;
-    const auto position = pipes ? pipes->position_of(rank) : std::nullopt;
-    if (position) {
-      channel->join_on_strand(std::make_unique<Neighbour>(*strand(), pipes, *position));
-      neighbours_[static_cast<std::size_t>(*position)] = channel.get();
-    }
-    return channel;
+    const auto position = pipes ? pipes->position_of(channel.peer()) : std::nullopt;
+    if (!position) return;
+    channel.join_on_strand(std::make_unique<Neighbour>(*strand(), pipes, *position));
+    neighbours_[static_cast<std::size_t>(*position)] = &channel;
   }
 
   Status check(const Operation& operation) const {
     if (closed_) return operation.blame(closed_status());
+    if (failed_) return operation.blame(*failed_);
     if (const Status* ended = surroundings_->mailbox.ended(operation.group)) return *ended;
     if (operation.peer && !is_member(*operation.peer)) {
       return operation.blame(Status::invalid(
@@ -273,6 +300,9 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   // A Loopback for this rank, a Channel for every other; shared with the callbacks of their connections.
   std::map<Rank, std::shared_ptr<Route>> routes_;
   std::vector<Channel*> neighbours_;  // by position in the domain: those of the routes that have pipes
+  Started started_;
+  std::optional<Status> failed_;
+  Received tell_failed_;  // until it was told
   bool closed_ = false;
 };
 

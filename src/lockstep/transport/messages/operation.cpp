@@ -1,5 +1,6 @@
 #include "lockstep/transport/messages/operation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/text.h"
@@ -32,7 +33,21 @@ Status Operation::timed_out(base::TimePoint now) const {
 
 void complete_on_strand(Strand& strand, Operation& operation, const Status& status,
                         std::optional<Rank> source) {
-  strand.call([done = std::move(operation.done), status, source] { done(status, source); });
+  if (operation.done) strand.call(operation.done, status, source);
+}
+
+void Started::add(OperationPtr operation) {
+  if (operations_.size() >= many_) {
+    std::erase_if(operations_, [](const OperationPtr& one) { return !one->done; });
+    many_ = std::max<std::size_t>(64, 2 * operations_.size());
+  }
+  operations_.push_back(std::move(operation));
+}
+
+void Started::complete_lost_on_strand(Strand& strand, const Status& why) {
+  for (const OperationPtr& operation : operations_) {
+    if (operation.use_count() == 1) complete_on_strand(strand, *operation, operation->blame(why));
+  }
 }
 
 Status unequal(const Operation& operation, Rank other, std::uint64_t size) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/clock.h"
@@ -49,10 +50,24 @@ struct Operation {
 // Shared with the callback of the connection that holds its bytes.
 using OperationPtr = std::shared_ptr<Operation>;
 
-// The callback is called after this turn. `source` is where the message came from, of a receive that has met
-// one.
+// The callback is called after this turn, unless it was before. `source` is where the message came from, of a
+// receive that has met one.
 void complete_on_strand(Strand& strand, Operation& operation, const Status& status,
                         std::optional<Rank> source = {});
+
+// All operations that have not been completed, so that none is lost with whoever was at work on it when there
+// was no memory. Thread safety: none; lives on the strand.
+class Started {
+ public:
+  void add(OperationPtr operation);
+  // Those that only this knows of.
+  void complete_lost_on_strand(Strand& strand, const Status& why);
+
+ private:
+  // Some may be completed already: they go when there are many.
+  std::vector<OperationPtr> operations_;
+  std::size_t many_ = 64;
+};
 
 // Why an operation is withdrawn; none: it is not.
 using Why = std::function<std::optional<Status>(const Operation&)>;

@@ -42,15 +42,16 @@ struct Surroundings {
     return ended->failure() == Failure::kClosed ? Refusal::kGroup : Refusal::kFailed;
   }
   Deadline never() const { return {loop.clock(), base::TimePoint::max()}; }
-  void retire_on_strand(std::unique_ptr<Connection> connection) {
+  void retire_on_strand(std::unique_ptr<Connection>&& connection) {
     if (!connection) return;
-    connection->close();
-    retired.push_back(std::move(connection));
+    retired.push_back(nullptr);  // if there is no place for it, it stays where it is
+    retired.back() = std::move(connection);
+    retired.back()->close();
   }
   // Does nothing if it is gone.
   void close_retired_on_strand(const Connection* which) {
     for (const auto& connection : retired) {
-      if (connection.get() == which) connection->close();
+      if (connection != nullptr && connection.get() == which) connection->close();
     }
   }
 };

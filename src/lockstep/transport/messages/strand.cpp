@@ -1,15 +1,66 @@
 #include "lockstep/transport/messages/strand.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
+
+#include "lockstep/base/text.h"
 
 namespace lockstep::transport::messages {
 
-Strand::Calls Strand::finish(Caller caller) {
+namespace {
+
+// How often what ends everything is tried: each time it comes further.
+constexpr int kAttempts = 8;
+
+}  // namespace
+
+void Strand::run_posted() {
   while (!tasks_.empty()) {
     const Task task = std::move(tasks_.front());
     tasks_.pop_front();
     task();
   }
+}
+
+Status Strand::thrown() const {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return no_memory_;
+  } catch (const std::exception& error) {
+    return Status::internal(cat("an exception in its own code: ", error.what()));
+  } catch (...) {
+    return Status::internal("an exception of unknown type in its own code");
+  }
+}
+
+void Strand::recover() {
+  Status why = no_memory_;
+  try {
+    why = thrown();
+  } catch (...) {  // for want of memory
+    why = no_memory_;
+  }
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    try {
+      failed_(why);
+      run_posted();
+      return;
+    } catch (...) {
+      continue;
+    }
+  }
+  tasks_.clear();
+}
+
+void Strand::call(std::function<void(const Status&, std::optional<Rank>)>& done, const Status& status,
+                  std::optional<Rank> source) {
+  if (calls_.size() == calls_.capacity()) calls_.reserve(2 * calls_.size() + 4);
+  calls_.push_back({.done = std::move(done), .status = status, .source = source});
+}
+
+Strand::Calls Strand::finish(Caller caller) {
   Calls calls = std::exchange(calls_, {});
   if (!calls.empty() && caller == Caller::kThisThread) calling_.push_back(std::this_thread::get_id());
   holder_.store({}, std::memory_order_relaxed);
@@ -18,7 +69,7 @@ Strand::Calls Strand::finish(Caller caller) {
 
 void Strand::make(const Calls& calls) {
   if (calls.empty()) return;
-  for (const Task& call : calls) call();
+  for (const Call& call : calls) call.done(call.status, call.source);
   after_calls_();
   const MutexLock lock(mutex_);
   calling_.erase(std::ranges::find(calling_, std::this_thread::get_id()));

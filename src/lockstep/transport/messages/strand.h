@@ -6,17 +6,23 @@
 //
 // Thread safety: run(), try_run(), run_for() and await_calls() from any thread; post() and call() on the
 // strand. Never held while somebody else's code runs: callbacks are called after the turn.
+// Errors: a task that throws (there is no memory) leaves its work half done. Its turn goes on with
+// when_failed(), on the strand, and no thread hears the exception.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/mutex.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/types.h"
 #include "lockstep/transport/loop.h"
 
 namespace lockstep::transport::messages {
@@ -24,22 +30,39 @@ namespace lockstep::transport::messages {
 class Strand : public std::enable_shared_from_this<Strand> {
  public:
   using Task = std::function<void()>;
+  using Failed = std::function<void(const Status&)>;
+  // A callback and what it is told.
+  struct Call {
+    std::function<void(const Status&, std::optional<Rank>)> done;
+    Status status;
+    std::optional<Rank> source;
+  };
+
   // `after_calls` runs after callbacks were called.
-  explicit Strand(Task after_calls) : after_calls_(std::move(after_calls)) {}
+  explicit Strand(Task after_calls) : after_calls_(std::move(after_calls)) { calling_.reserve(kManyThreads); }
+
+  // Before anything is run. `failed` may be called again if it throws itself.
+  void when_failed(Failed failed) { failed_ = std::move(failed); }
 
   // Waits for its turn, runs `task` and what it posts; then makes its calls, with nothing held. On the strand
-  // it only runs `task`.
+  // it only runs `task`. False if something has thrown.
   template <typename Body>
-  void run(Body&& task) {
-    if (is_here()) return task();
+  bool run(Body&& task) {
+    if (is_here()) {
+      task();
+      return true;
+    }
     mutex_.lock();
-    make(turn(std::forward<Body>(task)));
+    bool went_well = true;
+    make(turn(std::forward<Body>(task), Caller::kThisThread, went_well));
+    return went_well;
   }
   // As run(); false, and nothing is run, if another thread is on the strand.
   template <typename Body>
   bool try_run(Body&& task) {
     if (!mutex_.try_lock()) return false;
-    make(turn(std::forward<Body>(task)));
+    bool went_well = true;
+    make(turn(std::forward<Body>(task), Caller::kThisThread, went_well));
     return true;
   }
   // As run(), for a thread that may not make the calls: the loop makes them.
@@ -47,38 +70,56 @@ class Strand : public std::enable_shared_from_this<Strand> {
   void run_for(Loop& loop, Body&& task) {
     if (is_here()) return task();
     mutex_.lock();
-    Calls calls = turn(std::forward<Body>(task), Caller::kAnother);
+    bool went_well = true;
+    Calls calls = turn(std::forward<Body>(task), Caller::kAnother, went_well);
     if (!calls.empty())
       loop.post([self = shared_from_this(), calls = std::move(calls)] { self->make_again(calls); });
   }
 
   // Later in this turn.
   void post(Task task) { tasks_.push_back(std::move(task)); }
-  // After this turn.
-  void call(Task task) { calls_.push_back(std::move(task)); }
+  // After this turn. `done` is taken last: if this throws, it is still the caller's.
+  void call(std::function<void(const Status&, std::optional<Rank>)>& done, const Status& status,
+            std::optional<Rank> source);
 
   bool is_here() const { return holder_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   // Until no other thread is making calls.
   void await_calls();
 
  private:
-  using Calls = std::vector<Task>;
+  // More do not make calls at the same time, so that noting one needs no memory.
+  static constexpr std::size_t kManyThreads = 1024;
+  using Calls = std::vector<Call>;
   enum class Caller : bool { kThisThread, kAnother };
 
   // Unlocks at the end.
   template <typename Body>
-  Calls turn(Body&& task, Caller caller = Caller::kThisThread) LOCKSTEP_ANNOTATE(release_capability(mutex_)) {
+  Calls turn(Body&& task, Caller caller, bool& went_well) LOCKSTEP_ANNOTATE(release_capability(mutex_)) {
     holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-    task();
+    try {
+      task();
+      run_posted();
+    } catch (...) {
+      went_well = false;
+      recover();
+    }
     Calls calls = finish(caller);
     mutex_.unlock();
     return calls;
   }
+  void run_posted();
+  // In a handler: tells what was thrown, and runs what is still posted.
+  void recover();
+  Status thrown() const;
   Calls finish(Caller caller) LOCKSTEP_REQUIRES(mutex_);
   void make(const Calls& calls);
   void make_again(const Calls& calls);
 
   const Task after_calls_;
+  // Made in time: when it is needed there may be no memory for it.
+  const Status no_memory_ =
+      Status::internal("this process is out of memory.", {.failure = Failure::kNoMemory});
+  Failed failed_ = [](const Status&) {};
   Mutex mutex_;
   CondVar changed_;
   std::atomic<std::thread::id> holder_;

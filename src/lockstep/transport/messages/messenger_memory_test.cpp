@@ -1,0 +1,119 @@
+// Messengers in a process that runs out of memory in the middle of their work.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "lockstep/testing/status_matchers.h"
+#include "lockstep/transport/messages/messages_test_support.h"
+
+namespace {
+
+// How many allocations of this thread still succeed, while it is not negative; then one fails.
+alignas(8) thread_local int allocations_left = -1;
+
+bool may_allocate() { return allocations_left < 0 || allocations_left-- > 0; }
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  void* const memory = may_allocate() ? std::malloc(size == 0 ? 1 : size) : nullptr;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace lockstep::testing {
+namespace {
+
+// The calling thread has no memory for the allocation number `fail_at` that it makes here, and only for that.
+template <typename Body>
+void without_one_allocation(int fail_at, Body body) {
+  allocations_left = fail_at;
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    allocations_left = -1;
+    throw;
+  }
+  allocations_left = -1;
+}
+
+// Rank 0 sends `size` bytes to rank 1 without its allocation number `fail_at`. True if that one was needed.
+bool bear(const Medium& medium, std::size_t size, int fail_at) {
+  SCOPED_TRACE(::testing::Message() << medium.name << ", " << size << " bytes, allocation " << fail_at);
+  const Buffer out(size, std::byte{7});
+  Buffer in(size);
+  std::optional<Status> sent;
+  std::atomic<int> received = 0;
+  bool thrown = false;
+  {
+    Ranks ranks(2, {.medium = medium});
+    std::atomic<bool> done = false;
+    ranks[1].recv(1, Rank(0), 0, in, ranks.soon(), [&](const Status&, auto) { ++received; });
+    try {
+      without_one_allocation(fail_at, [&] {
+        ranks[0].send(1, Rank(1), 0, out, ranks.soon(), [&](const Status& status) {
+          sent = status;
+          done = true;
+        });
+      });
+    } catch (const std::bad_alloc&) {
+      thrown = true;  // nothing has begun
+    }
+    const Deadline limit = Clock::steady().in(std::chrono::minutes(1));
+    while (!thrown && !done && !limit.expired()) {
+      for (int rank = 0; rank < 2; ++rank) ranks[rank].progress()->poll();
+    }
+    EXPECT_NE(thrown, done) << "its callback has run, if it has begun";
+    if (done && !sent->ok()) {
+      EXPECT_THAT(*sent, FailureIs(Failure::kNoMemory)) << sent->text();
+      // It is dead, and says so.
+      Status later;
+      ranks[0].send(1, Rank(1), 0, out, ranks.soon(), [&](const Status& status) { later = status; });
+      EXPECT_THAT(later, FailureIs(Failure::kNoMemory)) << later.text();
+    }
+  }
+  EXPECT_EQ(received, 1) << "by now at the latest";
+  return thrown || !sent->ok();
+}
+
+TEST(MessengerMemory, AMissingAllocationEndsWhatItIsMissingForAndNothingHangs) {
+  for (const Medium& medium : {Medium::pipes(), Medium::inproc()}) {
+    for (const std::size_t size : {std::size_t{100}, std::size_t{100'000}}) {
+      int fail_at = 0;
+      while (bear(medium, size, fail_at)) ++fail_at;
+      EXPECT_GT(fail_at, 3) << medium.name;
+    }
+  }
+}
+
+TEST(MessengerMemory, TheOwnerHearsOnceThatTheMessengerHasEnded) {
+  InprocNetwork network;
+  const auto transport = Medium::inproc().make(network, {.job_id = "job", .rank = Rank(0)}, Clock::steady());
+  for (int fail_at = 0;; ++fail_at) {
+    int heard = 0;
+    Messenger messenger(*transport, nullptr, {.failed = [&](const Status& status) {
+      EXPECT_THAT(status, FailureIs(Failure::kNoMemory));
+      ++heard;
+    }});
+    const Buffer out(1000);
+    Buffer in(1000);
+    const Deadline deadline = Clock::steady().in(std::chrono::minutes(1));
+    Status received = Status::internal("nothing was heard");
+    messenger.recv(1, Rank(0), 0, in, deadline, [&](const Status& status, auto) { received = status; });
+    try {
+      without_one_allocation(fail_at,
+                             [&] { messenger.send(1, Rank(0), 0, out, deadline, [](const Status&) {}); });
+    } catch (const std::bad_alloc&) {
+      continue;
+    }
+    EXPECT_EQ(heard, received.ok() ? 0 : 1);
+    if (received.ok()) break;
+    EXPECT_THAT(received, FailureIs(Failure::kNoMemory));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
