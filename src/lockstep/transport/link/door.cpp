@@ -30,6 +30,7 @@ constexpr Logger kLog("link");
 constexpr std::string_view kHandshake = "the handshake of a link";
 constexpr auto kLogPeriod = std::chrono::minutes(1);
 constexpr Duration kAttempt = std::chrono::milliseconds(500);
+constexpr Duration kPause = std::chrono::milliseconds(20);
 
 constexpr std::size_t kNewsChecksum = 4;
 
@@ -65,15 +66,7 @@ class Door::Impl {
   Status open() {
     std::vector<UniqueFd> sockets;
     for (const base::SocketAddress& address : options_.addresses) {
-      const bool open_to_all = !address.is_loopback() && options_.identity.secret.is_insecure();
-      if (open_to_all && options_.open_to_all == store::OpenToAll::kRefuse) {
-        return Status::invalid(cat(identity().text(), ": a listener on ", address.host(),
-                                   " would be open to everyone who reaches it: ",
-                                   "the job has no secret. Make one with `lockstep secret FILE` and set "
-                                   "LOCKSTEP_SECRET_FILE=FILE on "
-                                   "every host, or say `insecure` to do without."),
-                               {.failure = Failure::kNoSecret, .rank = identity().rank, .op = "listen"});
-      }
+      LOCKSTEP_TRY(refuse_open_listener(identity(), address, options_.open_to_all));
       LOCKSTEP_ASSIGN(sockets.emplace_back(), base::listen_on(address));
       LOCKSTEP_ASSIGN(addresses_.emplace_back(), base::local_address(sockets.back().get()));
     }
@@ -150,7 +143,7 @@ class Door::Impl {
     if (error) return;
     (void)guest.socket.release();
     newcomers_.insert(newcomer);
-    newcomer->limit.arm_on_loop(loop_->clock().now() + options_.handshake_timeout,
+    newcomer->limit.arm_on_loop(loop_->clock().now() + options_.errand_timeout,
                                 [this, weak = std::weak_ptr(newcomer)] {
                                   if (const auto late = weak.lock())
                                     drop_on_loop(late, "it did not say what it comes for in time");
@@ -295,7 +288,7 @@ Status recv_answer(const Knock& knock, int socket, ByteSpan answer, const Deadli
 }
 
 // Connects, and passes the handshake.
-Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
+Result<Arrival> try_to_enter(const Knock& knock, const Deadline& deadline) {
   LOCKSTEP_ASSIGN(UniqueFd socket, connect(knock, deadline));
   tune(socket.get(), knock.congestion_control);
   const Identity& identity = knock.identity;
@@ -305,17 +298,29 @@ Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
        .epoch = identity.epoch,
        .rank = identity.rank ? static_cast<std::uint32_t>(identity.rank->value) : base::kNoRank},
       identity.secret);
-  const Deadline limit = deadline.at_most(std::chrono::seconds(5));
-  LOCKSTEP_TRY(base::send_all(socket.get(), handshake.hello(), limit, kHandshake));
+  LOCKSTEP_TRY(base::send_all(socket.get(), handshake.hello(), deadline, kHandshake));
   std::array<std::byte, base::kServerHelloSize> hello;
-  LOCKSTEP_TRY(recv_answer(knock, socket.get(), hello, limit));
+  LOCKSTEP_TRY(recv_answer(knock, socket.get(), hello, deadline));
   LOCKSTEP_ASSIGN(const auto proof, handshake.on_server_hello(hello));
-  LOCKSTEP_TRY(base::send_all(socket.get(), proof, limit, kHandshake));
+  LOCKSTEP_TRY(base::send_all(socket.get(), proof, deadline, kHandshake));
   std::array<std::byte, base::kVerdictSize> verdict;
-  LOCKSTEP_TRY(recv_answer(knock, socket.get(), verdict, limit));
+  LOCKSTEP_TRY(recv_answer(knock, socket.get(), verdict, deadline));
   LOCKSTEP_TRY(handshake.on_verdict(verdict));
   const base::SessionKeys keys = handshake.keys();
   return Arrival{.socket = std::move(socket), .keys = keys};
+}
+
+// A door closes on whoever takes too long for its handshake, as on a machine that has too much to do. That is
+// no word of the process behind it: as long as there is time, we come again. If it has died, nobody listens.
+Result<Arrival> enter(const Knock& knock, const Deadline& deadline) {
+  while (true) {
+    auto arrival = try_to_enter(knock, deadline);
+    const bool closed =
+        arrival.status().code() == Code::kDisconnected && arrival.status().failure() == Failure::kNone;
+    if (!closed || deadline.expired()) return arrival;
+    LOCKSTEP_TRY(knock.look());
+    (void)::poll(nullptr, 0, deadline.at_most(kPause).poll_millis());
+  }
 }
 
 }  // namespace

@@ -34,6 +34,9 @@ struct DoorOptions {
   std::size_t max_unproven = 64;
   std::size_t max_waiting = 4096;  // sockets for groups that are not made here yet; the oldest goes first
   Duration handshake_timeout = std::chrono::seconds(5);
+  // For one who has passed the handshake to say what it comes for: it is a rank of this job, which may be
+  // slow.
+  Duration errand_timeout = std::chrono::minutes(5);
 };
 
 class Door {
@@ -62,7 +65,8 @@ class Door {
   std::unique_ptr<Impl> impl_;
 };
 
-// The other side: connects to a door and proves who we are. Tries the addresses in turn until the deadline.
+// The other side: connects to a door and proves who we are. Tries the addresses in turn, and again if the
+// door closes on us before it has said why, until the deadline.
 struct Knock {
   const Identity& identity;
   std::uint64_t group = 0;
