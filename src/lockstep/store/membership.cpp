@@ -21,6 +21,9 @@ constexpr base::Logger kLog("rendezvous");
 constexpr Duration kTelling = seconds(2);
 // How long rank 0 keeps its store up for members that have not read the verdict yet.
 constexpr Duration kReading = seconds(5);
+// The same for members whose world is not made yet, and how often it looks whether one of them has died.
+constexpr Duration kMaking = seconds(30);
+constexpr Duration kLook = std::chrono::milliseconds(200);
 
 // Lets the others know that this rank has the table, and stays until all have it if the store ends with it.
 // The world is complete by now, so that trouble here is no failure of the join.
@@ -32,6 +35,21 @@ void confirm(Store& store, const RoundKeys& keys, const JoinRequest& request, co
   if (status.ok() && request.store_ends == StoreEnds::kWithThisRank)
     status = store.wait(all_seen, deadline.at_most(kReading));
   if (!status.ok()) kLog.debug(cat("the join is complete, but: ", status.message()));
+}
+
+// Until every member's world is made, or will not be.
+void await_worlds(Store& store, const RoundKeys& keys) {
+  const Deadline deadline = store.clock().in(kMaking);
+  const std::string all_made[] = {keys.all_made()};
+  const auto is_there = [&store](const std::string& key) {
+    const auto found = store.check({&key, 1});
+    return !found.ok() || *found;
+  };
+  while (!deadline.expired()) {
+    if (store.wait(all_made, deadline.at_most(kLook)).code() != Code::kTimeout) return;
+    if (is_there(keys.set_up_failed()) || is_there(keys.closed())) return;
+  }
+  kLog.debug("some ranks have not made their world; the store ends without them");
 }
 
 }  // namespace
@@ -77,6 +95,16 @@ Membership::~Membership() { leave(); }
 void Membership::settle() {
   if (settled_ || ::getpid() != pid_) return;
   settled_ = true;
+  take_back_wills();
+  const Deadline deadline = store_->clock().in(kTelling);
+  const auto made = store_->add(keys_.made(), 1, deadline);
+  Status status = made.status();
+  if (made.ok() && *made == static_cast<std::int64_t>(members_.size()))
+    status = store_->set(keys_.all_made(), {}, deadline);
+  if (!status.ok()) kLog.debug(cat("the world is made, but: ", status.message()));
+}
+
+void Membership::take_back_wills() {
   JoinWills(wills_, keys_, members_[static_cast<std::size_t>(rank_.value)]).take_back();
 }
 
@@ -84,7 +112,9 @@ Membership::Left Membership::leave() {
   if (left_) return *left_;
   left_ = Left::kUnknown;
   if (::getpid() != pid_) return *left_;
-  settle();
+  if (!settled_) take_back_wills();
+  // Those whose world is still being made need the store.
+  if (settled_ && store_ends_ == StoreEnds::kWithThisRank) await_worlds(*store_, keys_);
   const Deadline deadline = store_->clock().in(kTelling);
   if (!store_->delete_key(keys_.slot(rank_), deadline).ok()) return *left_;
   const auto left = store_->add(keys_.left(), 1, deadline);

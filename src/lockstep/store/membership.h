@@ -71,18 +71,20 @@ class Membership {
   // The keys that belong to this world alone; they are deleted with it.
   const RoundKeys& keys() const { return keys_; }
 
-  // The world is made: from now on the end of this process is no failure of the join any more. Idempotent;
-  // leave() does it too.
+  // The world is made: from now on the end of this process is no failure of the join any more. Idempotent.
   void settle();
 
   enum class Left : std::uint8_t { kOthersRemain, kLast, kUnknown };
   // Gives the slot back; the last one to leave ends the round. The rank with which the store ends waits for
-  // that. Takes at most 2 s, never fails loudly: if the store is gone there is nothing to give back
-  // (kUnknown). Idempotent; does nothing in a forked child.
+  // that. Takes at most 2 s, and if it has settled 30 s more, as long as others are about to; never fails
+  // loudly: if the store is gone there is nothing to give back (kUnknown). Idempotent; does nothing in a
+  // forked child.
   Left leave();
 
  private:
   Membership(std::shared_ptr<Store> store, RoundKeys keys, const JoinRequest& request, Members members);
+
+  void take_back_wills();
 
   // Shared with the user of the rendezvous, who may drop it before or after this.
   const std::shared_ptr<Store> store_;

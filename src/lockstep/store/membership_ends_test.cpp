@@ -219,6 +219,41 @@ TEST_F(MembershipTest, AStoreThatEndsWithARankDoesNotWaitForEverForOneThatDied) 
   server.join();
 }
 
+TEST_F(MembershipTest, AStoreThatEndsWithARankStaysUntilAllWorldsAreMade) {
+  JoinRequest serving = request(0, 2);
+  serving.store_ends = StoreEnds::kWithThisRank;
+  for (const bool dies : {false, true}) {
+    store_ = std::make_shared<HashStore>(StoreOptions{.timeout = seconds(30), .clock = &clock_});
+    std::vector<Joined> joined = join_all({serving, request(1, 2)});
+    for (const Joined& one : joined) ASSERT_OK(one);
+    (*joined[0])->settle();
+    std::atomic<bool> server_left = false;
+    std::thread server([&] {
+      EXPECT_EQ((*joined[0])->leave(), dies ? Membership::Left::kOthersRemain : Membership::Left::kLast);
+      server_left = true;
+    });
+    // Longer than it waits for ranks that have made their world.
+    for (int i = 0; i < 10; ++i) {
+      for (const std::uint64_t before = clock_.waits(); clock_.waits() < before + 2;)
+        std::this_thread::yield();
+      clock_.advance(seconds(1));
+    }
+    EXPECT_FALSE(server_left);
+    if (dies) {
+      ASSERT_OK(store_->set((*joined[1])->keys().set_up_failed(), bytes_of("it died")));
+      // The rest of its patience is for the one that will not leave.
+      while (!server_left) {
+        clock_.advance(seconds(1));
+        std::this_thread::yield();
+      }
+    } else {
+      ASSERT_OK(store_->add((*joined[1])->keys().left(), 1));
+      (*joined[1])->settle();
+    }
+    server.join();
+  }
+}
+
 TEST_F(MembershipTest, WhoComesAgainToAStoreThatEndsLooksForTheNext) {
   JoinRequest serving = request(0, 2);
   serving.store_ends = StoreEnds::kWithThisRank;

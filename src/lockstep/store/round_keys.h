@@ -47,6 +47,8 @@ class RoundKeys {
   std::string heard(std::string_view boot_id) const;
   std::string seen() const { return prefix_ + "seen"; }
   std::string all_seen() const { return prefix_ + "all_seen"; }
+  std::string made() const { return prefix_ + "made"; }
+  std::string all_made() const { return prefix_ + "all_made"; }
   std::string left() const { return prefix_ + "left"; }
   std::string closed() const { return prefix_ + "closed"; }
   std::string secret() const { return prefix_ + "secret"; }
