@@ -199,22 +199,35 @@ class Reduction {
     width_ = rounds_.staging_size() / grain * grain;
   }
 
-  Status run_in_windows() {
-    for (std::size_t at = 0; at == 0 || at < input_.size(); at += width_) {
-      const std::size_t size = std::min(width_, input_.size() - at);
-      LOCKSTEP_ASSIGN(const std::vector<Exposed> inputs, expose_inputs(at, size));
-      LOCKSTEP_TRY(fold_and_share(inputs, at, size));
+  // Reduce only.
+  Status run_to(int root) {
+    std::size_t size = std::min(width_, input_.size());
+    LOCKSTEP_ASSIGN(std::vector<Exposed> inputs, expose_inputs(0, size));
+    if (residents_of(inputs) == rounds_.size()) {
+      LOCKSTEP_ASSIGN(std::byte* const result, place_of_result(root));
+      if (result != nullptr) return fold_into(inputs, {&result, 1});
     }
-    return {};
+    for (std::size_t at = 0;;) {
+      LOCKSTEP_TRY(fold_and_share(inputs, at, size));
+      at += size;
+      if (at >= input_.size()) return {};
+      size = std::min(width_, input_.size() - at);
+      LOCKSTEP_ASSIGN(inputs, expose_inputs(at, size));
+    }
   }
 
   // All-reduce only.
   Status run() {
     std::size_t size = std::min(width_, input_.size());
     LOCKSTEP_ASSIGN(std::vector<Exposed> inputs, expose_inputs(0, size));
-    const auto residents =
-        std::count_if(inputs.begin(), inputs.end(), [](const Exposed& peer) { return peer.resident(); });
-    if (residents == rounds_.size()) return run_direct(inputs);
+    const auto residents = residents_of(inputs);
+    if (residents == rounds_.size()) {
+      std::vector<std::byte*> everywhere;
+      for (const Exposed& peer : inputs) {
+        LOCKSTEP_ASSIGN(everywhere.emplace_back(), peer.window(0, input_.size()));
+      }
+      return fold_into(inputs, everywhere);
+    }
     // A resident buffer is read where it lies, so its owner must not write a result to it before all have
     // folded.
     const bool one_shot =
@@ -230,6 +243,10 @@ class Reduction {
   }
 
  private:
+  static std::ptrdiff_t residents_of(std::span<const Exposed> inputs) {
+    return std::count_if(inputs.begin(), inputs.end(), [](const Exposed& peer) { return peer.resident(); });
+  }
+
   Result<std::vector<Exposed>> expose_inputs(std::size_t at, std::size_t size) {
     LOCKSTEP_TRY(rounds_.open());
     if (resident_ && folds_in_place(input_.size(), rounds_.size(), call_.means.tuning.round_bytes)) {
@@ -262,14 +279,25 @@ class Reduction {
     return fold_slice(inputs, at, {0, size / element_}, {&to, 1});
   }
 
-  // Every rank writes its slice of the result into every buffer.
-  Status run_direct(std::span<const Exposed> inputs) {
-    const Slice slice = slice_of(input_.size() / element_, element_, rounds_.size(), rounds_.index());
-    std::vector<std::byte*> to;
-    for (const Exposed& peer : inputs) {
-      LOCKSTEP_ASSIGN(std::byte * bytes, peer.window(0, input_.size()));
-      to.push_back(bytes + slice.begin * element_);
+  // Where the root wants the result, in its heap; nullptr if that is not in shared memory.
+  Result<std::byte*> place_of_result(int root) {
+    LOCKSTEP_TRY(rounds_.open());
+    if (const auto offset = rounds_.resident_offset(output_)) {
+      rounds_.post_resident(*offset, output_.size(), output_.size());
+    } else {
+      rounds_.post_nothing();
     }
+    LOCKSTEP_ASSIGN(const Exposed posted, rounds_.await_root(root));
+    if (!posted.resident()) return nullptr;
+    return posted.window(0, input_.size());
+  }
+
+  // Every rank writes its slice of the result into each of these buffers, which all have it whole. The inputs
+  // are resident, all of them.
+  Status fold_into(std::span<const Exposed> inputs, std::span<std::byte* const> results) {
+    const Slice slice = slice_of(input_.size() / element_, element_, rounds_.size(), rounds_.index());
+    std::vector<std::byte*> to(results.begin(), results.end());
+    for (std::byte*& at : to) at += slice.begin * element_;
     LOCKSTEP_TRY(fold_slice(inputs, 0, slice, to));
     return rounds_.close(true);
   }
@@ -321,7 +349,7 @@ Status local_all_reduce(const LocalCall& call, ByteSpan data) {
 
 Status local_reduce(const LocalCall& call, ByteView input, ByteSpan output) {
   const bool is_root = call.board.index() == call.root;
-  return settle(call, Reduction(call, input, is_root ? output : ByteSpan()).run_in_windows());
+  return settle(call, Reduction(call, input, is_root ? output : ByteSpan()).run_to(call.root));
 }
 
 Status local_reduce_scatter(const LocalCall& call, std::span<const ByteView> inputs, ByteSpan output) {

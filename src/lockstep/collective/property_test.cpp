@@ -72,7 +72,7 @@ struct Plan {
 Plan random_plan(Random& random, int ranks) {
   static constexpr OpKind kKinds[] = {OpKind::kAllReduce,     OpKind::kAllReduce, OpKind::kReduce,
                                       OpKind::kReduceScatter, OpKind::kBroadcast, OpKind::kAllGather,
-                                      OpKind::kScatter,       OpKind::kAllToAll};
+                                      OpKind::kScatter,       OpKind::kGather,    OpKind::kAllToAll};
   static constexpr std::size_t kSizes[] = {0, 1, 2, 63, 64, 65, 1001, 4096, 20'011, 70'001};
   Plan plan{.kind = random.one_of(kKinds),
             .root = static_cast<int>(random.below(static_cast<std::size_t>(ranks)))};
@@ -191,6 +191,11 @@ class Operands {
       case OpKind::kAllGather:
         give(1);
         for (int peer = 0; peer < ranks; ++peer) take(empty, contents(plan_, b, peer, 0, count));
+        return;
+      case OpKind::kGather:
+        give(1);
+        for (int peer = 0; own() == plan_.root && peer < ranks; ++peer)
+          take(empty, contents(plan_, b, peer, 0, count));
         return;
       case OpKind::kScatter:
         if (own() == plan_.root) give(ranks);
