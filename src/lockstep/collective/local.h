@@ -5,12 +5,13 @@
 // heap is "resident": it is posted where it is and never copied.
 //
 //   all_reduce      resident on all, from (n-1)·S > R on: two rounds; every rank folds its slice from all
-//   buffers
-//                   and writes it to all of them (2·S touched).
+//                   buffers and writes it to all of them (2·S touched).
 //                   two ranks, or (n-2)·S up to R: per C bytes one round; every rank folds everything.
 //                   else: per C bytes one round with the inputs, in which every rank folds its slice, and one
 //                   with the slices, from which every rank takes the others' ((5 + 1/n)·S touched).
-//   reduce          the last of these, where only the root takes the slices.
+//   reduce          resident on all, as above: three rounds; every rank writes its slice to the root's.
+//                   two ranks, or (n-2)·S up to R: per C bytes one round; the root folds everything.
+//                   else the last of these, where only the root takes the slices.
 //   reduce_scatter  per C bytes one round; every rank folds its own part.
 //   broadcast, all_gather, gather, scatter, all_to_all
 //                   per C bytes one round; every rank copies what is for it out of its peers' postings.

@@ -111,6 +111,28 @@ std::optional<std::uint64_t> LocalRounds::resident_offset(ByteView bytes) const 
   return board_.domain().heap().offset_of(bytes.data(), Bytes{bytes.size()});
 }
 
+Fold fold_of(const Fingerprint& fingerprint, int ranks, std::span<const double> factors) {
+  return {.type = fingerprint.dtype, .op = fingerprint.reduce_op, .ranks = ranks, .factors = factors};
+}
+
+std::vector<double> factors_of(std::span<const Exposed> peers) {
+  std::vector<double> factors;
+  factors.reserve(peers.size());
+  for (const Exposed& peer : peers) factors.push_back(peer.header.factor);
+  return factors;
+}
+
+void copy(ByteSpan to, const std::byte* from) {
+  if (!to.empty() && to.data() != from) std::memcpy(to.data(), from, to.size());
+}
+
+Status take(ByteSpan to, const Exposed& from, std::size_t at, std::size_t lane) {
+  if (to.empty()) return {};
+  LOCKSTEP_ASSIGN(const std::byte* bytes, from.window(at, lane + to.size()));
+  copy(to, bytes + lane);
+  return {};
+}
+
 Status name_missing(const transport::shm::Board& board, std::uint64_t sequence, const Status& status) {
   const std::vector<Rank> missing = board.absent_from(sequence);
   if (missing.empty()) return status;

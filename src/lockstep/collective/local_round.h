@@ -12,6 +12,7 @@
 #include "lockstep/base/status.h"
 #include "lockstep/collective/fingerprint.h"
 #include "lockstep/collective/local.h"
+#include "lockstep/collective/reduction.h"
 #include "lockstep/transport/shm/board.h"
 
 namespace lockstep::collective {
@@ -74,6 +75,15 @@ class LocalRounds {
   const LocalCall& call_;
   transport::shm::Board& board_;
 };
+
+// How these peers' inputs are folded.
+Fold fold_of(const Fingerprint& fingerprint, int ranks, std::span<const double> factors);
+std::vector<double> factors_of(std::span<const Exposed> peers);
+
+// Fills `to`. A block that is shared from where it belongs is there already, and peers may be reading it.
+void copy(ByteSpan to, const std::byte* from);
+// Fills `to` with what `from` exposes at `at`; `lane` is where our part of a window in parts begins.
+Status take(ByteSpan to, const Exposed& from, std::size_t at, std::size_t lane = 0);
 
 // A timeout that names those of this host that are in no operation. If all are, it stays as it is.
 Status name_missing(const transport::shm::Board& board, std::uint64_t sequence, const Status& status);
