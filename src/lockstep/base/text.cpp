@@ -159,7 +159,7 @@ std::optional<bool> parse_bool(std::string_view text) {
   return std::nullopt;
 }
 
-std::string quoted(std::string_view text, std::size_t limit) {
+std::string Quoted::operator()(std::string_view text, std::size_t limit) const {
   constexpr const char* kDigits = "0123456789abcdef";
   std::string out = "\"";
   for (const char c : text.substr(0, limit)) {

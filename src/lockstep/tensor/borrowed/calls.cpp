@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,14 @@
 
 namespace lockstep::tensor {
 namespace {
+
+c10d::ReduceOp premul_sum(double factor) {
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+  return c10d::makeNCCLPreMulSum(factor);
+#else
+  return c10d::makePreMulSum(factor);
+#endif
+}
 
 c10d::ReduceOp reduce_op_of(const Call& call) {
   switch (call.reduce_op) {
@@ -34,7 +43,7 @@ c10d::ReduceOp reduce_op_of(const Call& call) {
     case ReduceOp::kBxor:
       return c10d::ReduceOp::BXOR;
     case ReduceOp::kPremulSum:
-      return c10d::makePreMulSum(call.factor);
+      return premul_sum(call.factor);
   }
   return c10d::ReduceOp::UNUSED;
 }
