@@ -1,6 +1,5 @@
 """Each example on tensors prints what its expected_output.txt has, however its three ranks are started: by `lockstep
-run` on one host and on two, and, on one or the other, by mpirun and as Slurm's srun starts them. That is not here: the
-test sets its variables.
+run`, by mpirun and as Slurm's srun starts them, on one host and on two. srun is not here: the test sets its variables.
 
     launchers_test.py CASE,CASE... COMMAND FOLDER [MPIRUN...]      each CASE is a class below, COMMAND is `lockstep`,
     FOLDER holds the programs, MPIRUN are the words before a number of ranks. Two hosts are network namespaces.
@@ -22,7 +21,7 @@ import hosts  # noqa: E402
 from bounds import within  # noqa: E402
 from rendezvous_rank import clean_environment, free_port  # noqa: E402
 
-HELLO, GROUPS, BACKEND = EXAMPLES = ("04_hello_collectives", "05_groups_and_objects", "06_own_backend")
+EXAMPLES = ("04_hello_collectives", "05_groups_and_objects", "06_own_backend")
 GRADIENTS = "09_accumulation_and_hooks"
 SCRIPTS = ROOT / "10_several_hosts"
 RANKS = 3
@@ -91,7 +90,7 @@ class OneHost(Launchers):
             self.check(example, [self.start([COMMAND, "run", "--nproc", RANKS, FOLDER / example])])
 
     def test_slurm(self):
-        for example in (HELLO, BACKEND):
+        for example in EXAMPLES:
             self.check(example, self.start_slurm_tasks(example, ["node7"], lambda _: []))
 
     def test_the_small_gpt_learns_the_docs(self):
@@ -104,9 +103,9 @@ class OneHost(Launchers):
         self.assertRegex(lines[-1], r"^2 replicas: all \d+ weights are bitwise equal$")
 
     def test_what_is_not_printed_or_ends_badly_is_noticed(self):
-        for words in (["true"], ["false"], ["cat", ROOT / HELLO / "expected_output.txt"]):
+        for words in (["true"], ["false"], ["cat", ROOT / EXAMPLES[0] / "expected_output.txt"]):
             with self.assertRaises(AssertionError):
-                self.check(GROUPS, [self.start(words)])
+                self.check(EXAMPLES[1], [self.start(words)])
 
 
 class OneHostOpenMpi(Launchers):
@@ -119,7 +118,7 @@ class OneHostOpenMpi(Launchers):
 
 class OneHostMpirun(Launchers):
     def test_mpirun(self):
-        for example in (GROUPS, BACKEND):
+        for example in EXAMPLES:
             self.check(example, [self.start([*MPIRUN, RANKS, FOLDER / example], MASTER_PORT=free_port())])
 
 
@@ -138,7 +137,8 @@ class TwoHosts(OnTwoHosts):
                 for host, nproc in ((0, 2), (1, 1))])
 
     def test_slurm(self):
-        self.check(GROUPS, self.start_slurm_tasks(GROUPS, hosts.ADDRESSES, self.hosts.enter))
+        for example in EXAMPLES:
+            self.check(example, self.start_slurm_tasks(example, hosts.ADDRESSES, self.hosts.enter))
 
     def test_the_script_for_lockstep_run(self):
         path = f"{pathlib.Path(COMMAND).parent}:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -162,10 +162,11 @@ class TwoHostsOpenMpi(OnTwoHosts):
         remote.write_text(f'#!/bin/sh\nshift\nexec {shlex.join(self.hosts.enter(1))} sh -c "$*"\n', encoding="utf-8")
         remote.chmod(0o755)
         first, second = hosts.ADDRESSES
-        self.check(HELLO, [self.start([
-            *self.hosts.enter(0), *MPIRUN[:-1], "--mca", "plm_rsh_agent", remote, "--host", f"{first}:2,{second}:1", "-x",
-            "LOCKSTEP_SECRET_FILE", "-x", "MASTER_ADDR", *MPIRUN[-1:], RANKS, FOLDER / HELLO],
-            LOCKSTEP_SECRET_FILE=self.secret, MASTER_ADDR=first)])
+        for example in EXAMPLES:
+            self.check(example, [self.start([
+                *self.hosts.enter(0), *MPIRUN[:-1], "--mca", "plm_rsh_agent", remote, "--host",
+                f"{first}:2,{second}:1", "-x", "LOCKSTEP_SECRET_FILE", "-x", "MASTER_ADDR", *MPIRUN[-1:], RANKS,
+                FOLDER / example], LOCKSTEP_SECRET_FILE=self.secret, MASTER_ADDR=first)])
 
 
 if __name__ == "__main__":
