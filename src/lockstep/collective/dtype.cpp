@@ -54,6 +54,9 @@ std::string_view name_of(DType type) { return info(type).name; }
 std::string_view name_of(ReduceOp op) { return kOps[static_cast<std::size_t>(op)]; }
 
 Status check_reducible(DType type, ReduceOp op) {
+  const auto number = static_cast<int>(op);
+  if (number < 0 || number >= kReduceOps)
+    return Status::invalid(cat("there is no reduction number ", number));
   if (reducible(info(type).kind, op)) return {};
   std::vector<std::string> possible;
   for (int i = 0; i < kReduceOps; ++i) {

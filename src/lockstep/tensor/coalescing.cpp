@@ -11,6 +11,8 @@ class Coalescing::Batch {
  public:
   Batch(OpKind kind, const ReduceOptions& options) : kind_(kind), op_("coalescing", options.group) {}
 
+  // What was refused does not decide what the batch is of.
+  bool is_empty_of_another(OpKind kind) const { return added_ == 0 && kind != kind_; }
   // `name` adds tensors; one that is refused leaves no trace.
   template <typename Name>
   void add(OpKind kind, const Name& name) {
@@ -46,7 +48,7 @@ Coalescing::Coalescing(const ReduceOptions& options) : options_(options) {}
 Coalescing::~Coalescing() = default;
 
 Coalescing::Batch& Coalescing::batch_for(OpKind kind) {
-  if (!batch_) batch_ = std::make_unique<Batch>(kind, options_);
+  if (!batch_ || batch_->is_empty_of_another(kind)) batch_ = std::make_unique<Batch>(kind, options_);
   return *batch_;
 }
 

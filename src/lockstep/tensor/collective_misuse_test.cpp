@@ -118,6 +118,11 @@ TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
          [&] {
            all_to_all_single(at::ones({4}), at::ones({4}), {}, {1, 2});
          }},
+        {{"all_to_all_single", "input_split_sizes adds up to more than the 4 rows"},
+         [&] {
+           all_to_all_single(at::ones({4}), at::ones({4}), {}, {std::numeric_limits<std::int64_t>::max(), 5});
+         }},
+        {{"all_reduce", "no reduction number 99"}, [&] { all_reduce(t, {.op = static_cast<ReduceOp>(99)}); }},
         {{"all_to_all_single", "input_split_sizes has 1"},
          [&] { all_to_all_single(at::ones({4}), at::ones({4}), {}, {4}); }},
         {{"all_to_all_single", "negative"},

@@ -70,13 +70,12 @@ std::optional<DebugLevel> chosen_level() {
   return slot().debug_level;
 }
 
-// Nothing if there is none.
+}  // namespace
+
 std::shared_ptr<Session> find_session() {
   const MutexLock lock(slot().mutex);
   return slot().session;
 }
-
-}  // namespace
 
 std::shared_ptr<Session> current_session(const char* call) {
   if (std::shared_ptr<Session> session = find_session()) return session;

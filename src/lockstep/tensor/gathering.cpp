@@ -1,6 +1,5 @@
 // The collectives that move a part for each rank.
 #include <algorithm>
-#include <numeric>
 
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/operation.h"
@@ -31,8 +30,12 @@ void cut_rows(Operation& op, const at::Tensor& tensor, const char* name, const S
   }
   if (std::any_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size < 0; }))
     op.refuse(sizes_name, " has a negative number.");
-  const std::int64_t sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  if (sum != rows) op.refuse(sizes_name, " adds up to ", sum, ", but ", name, " has ", rows, " rows.");
+  std::int64_t left = rows;
+  for (const std::int64_t size : sizes) {
+    if (size > left) op.refuse(sizes_name, " adds up to more than the ", rows, " rows that ", name, " has.");
+    left -= size;
+  }
+  if (left > 0) op.refuse(sizes_name, " adds up to ", rows - left, ", but ", name, " has ", rows, " rows.");
   const std::int64_t row = rows == 0 ? 0 : tensor.numel() / rows;
   storage = sizes;
   for (std::int64_t& size : storage) size *= row;

@@ -14,6 +14,13 @@ std::string device_text(c10::DeviceType device) { return c10::DeviceTypeName(dev
 
 }  // namespace
 
+void check_timeout(const char* call, Duration timeout, std::optional<Rank> at) {
+  if (timeout >= Duration::zero()) return;
+  throw_error(Status::invalid(cat(call, ": timeout is ", timeout, ", and must not be negative."),
+                              {.rank = at, .op = call}),
+              at);
+}
+
 GroupState::GroupState(Parts parts)
     : name_(std::move(parts.name)),
       description_(std::move(parts.description)),
@@ -45,8 +52,19 @@ void GroupState::throw_closed(const char* call) const {
               Rank{global_rank_});
 }
 
+void GroupState::throw_non_member(const char* call) const {
+  throw_error(Status::invalid(cat(call, ": this rank is not a member of the group."), {.op = call}), {});
+}
+
+bool GroupState::is_of_this_process() const { return base::fork_generation() == fork_generation_; }
+
+void GroupState::check_open(const char* call) const {
+  refuse_in_forked_child(call);
+  if (is_closed()) throw_closed(call);
+}
+
 void GroupState::refuse_in_forked_child(const char* call) const {
-  if (base::fork_generation() == fork_generation_) return;
+  if (is_of_this_process()) return;
   throw_error(Status::invalid(cat("rank ", global_rank_, ": ", call,
                                   ": this process was forked after the group ", base::quoted(name_),
                                   " was made, which is its parent's. Start a process of its own instead."),
@@ -56,12 +74,13 @@ void GroupState::refuse_in_forked_child(const char* call) const {
 
 std::shared_ptr<Backend> GroupState::backend(const char* call, c10::DeviceType device) const {
   refuse_in_forked_child(call);
+  if (!is_member()) throw_non_member(call);
   {
     const MutexLock lock(mutex_);
     for (const DeviceBackend& entry : backends_) {
       if (entry.device == device) return entry.backend;
     }
-    if (backends_.empty() && is_member()) throw_closed(call);
+    if (backends_.empty()) throw_closed(call);
   }
   throw_error(
       Status::invalid(cat("rank ", global_rank_, ": ", call, ": the group ", base::quoted(name_),
@@ -72,6 +91,7 @@ std::shared_ptr<Backend> GroupState::backend(const char* call, c10::DeviceType d
 
 std::shared_ptr<Backend> GroupState::any_backend(const char* call) const {
   refuse_in_forked_child(call);
+  if (!is_member()) throw_non_member(call);
   const MutexLock lock(mutex_);
   if (backends_.empty()) throw_closed(call);
   return backends_.front().backend;
@@ -94,8 +114,12 @@ std::string GroupState::config() const {
 }
 
 void GroupState::set_timeout(Duration timeout) {
+  constexpr const char* kCall = "set_timeout";
+  refuse_in_forked_child(kCall);
+  if (!is_member()) throw_non_member(kCall);
+  check_timeout(kCall, timeout, Rank{global_rank_});
   const MutexLock lock(mutex_);
-  if (backends_.empty()) throw_closed("set_timeout");
+  if (backends_.empty()) throw_closed(kCall);
   for (const DeviceBackend& entry : backends_) entry.backend->set_timeout(timeout);
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct DeviceBackend {
   // Shared with the operations that run on it, and keeps the world that it was made from.
   std::shared_ptr<Backend> backend;
 };
+
+// InvalidArgument, in the name of `call`, if it is negative.
+void check_timeout(const char* call, Duration timeout, std::optional<Rank> at);
 
 class GroupState {
  public:
@@ -61,6 +65,10 @@ class GroupState {
   const std::string& backend_text() const { return backend_text_; }
   std::string config() const;  // "cpu:native"
 
+  // InvalidArgument, in the name of `call`, as for backend(). A non-member's group is open.
+  void check_open(const char* call) const;
+  bool is_of_this_process() const;
+
   // Of the backends of all devices.
   void set_timeout(Duration timeout);
   // Never null. Shared with observers and operations, which may outlive the group.
@@ -72,6 +80,7 @@ class GroupState {
 
  private:
   [[noreturn]] void throw_closed(const char* call) const;
+  [[noreturn]] void throw_non_member(const char* call) const;
   void refuse_in_forked_child(const char* call) const;
 
   const std::string name_;

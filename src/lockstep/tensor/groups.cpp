@@ -17,6 +17,13 @@ template <typename... Args>
   throw_error(Status::invalid(cat("rank ", at, ": ", call, ": ", what...), {.rank = at, .op = call}), at);
 }
 
+// What is asked about or divided. One that has ended is refused: its ranks may be others' by now.
+std::shared_ptr<GroupState> open_group(const char* call, const ProcessGroup& group) {
+  std::shared_ptr<GroupState> state = group.state(call);
+  state->check_open(call);
+  return state;
+}
+
 NewGroup new_group_of(const NewGroupOptions& options) {
   return {.name = options.group_name, .description = options.group_desc, .timeout = options.timeout};
 }
@@ -27,16 +34,16 @@ ProcessGroup make(const char* call, std::vector<int> ranks, const NewGroupOption
 }
 
 // All lists are looked at before a group is made of one of them.
-void check_lists(const char* call, const char* argument, const std::vector<std::vector<int>>& lists) {
-  const int size = default_group(call)->size();
+void check_lists(const char* call, const char* argument, const std::vector<std::vector<int>>& lists,
+                 const GroupState& of) {
   if (lists.empty()) refuse(call, argument, " is empty.");
   std::set<int> seen;
   for (const std::vector<int>& list : lists) {
     if (list.empty()) refuse(call, argument, " has an empty list.");
     for (const int rank : list) {
-      if (rank < 0 || rank >= size) {
-        refuse(call, "rank ", rank, " in ", argument, " is not one of the ", size,
-               " ranks of the default group.");
+      if (rank < 0 || rank >= of.size()) {
+        refuse(call, "rank ", rank, " in ", argument, " is not one of the ", of.size(),
+               " ranks of the group ", base::quoted(of.name()), ".");
       }
       if (!seen.insert(rank).second) refuse(call, "rank ", rank, " is in ", argument, " twice.");
     }
@@ -71,7 +78,7 @@ std::string get_default_backend_for_device(c10::DeviceType device) {
 }
 
 int get_group_rank(const ProcessGroup& group, int global_rank) {
-  const auto state = group.state("get_group_rank");
+  const auto state = open_group("get_group_rank", group);
   const int rank = state->group_rank_of(global_rank);
   if (rank < 0) {
     refuse("get_group_rank", "rank ", global_rank, " is no member of the group ", base::quoted(state->name()),
@@ -81,7 +88,7 @@ int get_group_rank(const ProcessGroup& group, int global_rank) {
 }
 
 int get_global_rank(const ProcessGroup& group, int group_rank) {
-  const auto state = group.state("get_global_rank");
+  const auto state = open_group("get_global_rank", group);
   if (group_rank < 0 || group_rank >= state->size()) {
     refuse("get_global_rank", "rank ", group_rank, " is not one of the ", std::max(state->size(), 0),
            " ranks of the group ", base::quoted(state->name()), ".");
@@ -99,15 +106,31 @@ ProcessGroup new_group(std::vector<int> ranks, const NewGroupOptions& options) {
   return make("new_group", std::move(ranks), options);
 }
 
+ProcessGroup new_group(std::initializer_list<int> ranks, const NewGroupOptions& options) {
+  return new_group(std::vector<int>(ranks), options);
+}
+
 Subgroups new_subgroups(std::optional<int> group_size, const NewGroupOptions& options,
                         const ProcessGroup& group) {
   constexpr const char* kCall = "new_subgroups";
-  const auto parent = group.state(kCall);
+  const auto parent = open_group(kCall, group);
   if (!parent->is_member()) return {.current = ProcessGroup::non_member(), .ranks = {}};
-  const int size = group_size ? *group_size : current_session(kCall)->local_size();
+  if (!group_size && parent != default_group(kCall)) {
+    refuse(kCall,
+           "group_size is needed for another group than the default one: it is not known where the ranks of ",
+           base::quoted(parent->name()), " are.");
+  }
+  const auto session = current_session(kCall);
+  const int size = group_size ? *group_size : session->local_size();
   if (size <= 0 || parent->size() % size != 0) {
     refuse(kCall, "group_size is ", size, ", which does not divide the ", parent->size(),
            " ranks of the group ", base::quoted(parent->name()), ".");
+  }
+  if (!group_size && parent->rank() % size != session->local_rank()) {
+    refuse(
+        kCall,
+        "the ranks of this host are not consecutive, or another host has more or fewer; give group_size, or "
+        "use new_subgroups_by_enumeration().");
   }
   std::vector<std::vector<int>> lists;
   const std::vector<int>& ranks = parent->ranks();
@@ -118,21 +141,27 @@ Subgroups new_subgroups(std::optional<int> group_size, const NewGroupOptions& op
 Subgroups new_subgroups_by_enumeration(const std::vector<std::vector<int>>& ranks_per_subgroup,
                                        const NewGroupOptions& options) {
   constexpr const char* kCall = "new_subgroups_by_enumeration";
-  check_lists(kCall, "ranks_per_subgroup", ranks_per_subgroup);
+  check_lists(kCall, "ranks_per_subgroup", ranks_per_subgroup, *default_group(kCall));
   return make_own(kCall, ranks_per_subgroup, options);
 }
 
 ProcessGroup split_group(const std::vector<std::vector<int>>& split_ranks, const ProcessGroup& parent,
                          const NewGroupOptions& options) {
   constexpr const char* kCall = "split_group";
-  if (!parent.is_member()) return ProcessGroup::non_member();
+  const auto state = open_group(kCall, parent);
+  if (!state->is_member()) return ProcessGroup::non_member();
+  check_lists(kCall, "split_ranks", split_ranks, *state);
   std::vector<std::vector<int>> lists;
   for (const std::vector<int>& split : split_ranks) {
     std::vector<int>& list = lists.emplace_back();
-    for (const int rank : split) list.push_back(get_global_rank(parent, rank));
+    for (const int rank : split) list.push_back(state->ranks()[static_cast<std::size_t>(rank)]);
   }
-  check_lists(kCall, "split_ranks", lists);
   return make_own(kCall, std::move(lists), options).current;
+}
+
+ProcessGroup split_group(std::initializer_list<std::vector<int>> split_ranks, const ProcessGroup& parent,
+                         const NewGroupOptions& options) {
+  return split_group(std::vector<std::vector<int>>(split_ranks), parent, options);
 }
 
 ProcessGroup split_group(const SplitBy& by, const ProcessGroup& parent, const NewGroupOptions& options) {
@@ -144,18 +173,15 @@ ProcessGroup shrink_group(const std::vector<int>& ranks_to_exclude, const Proces
                           const NewGroupOptions& options) {
   constexpr const char* kCall = "shrink_group";
   const auto session = current_session(kCall);
-  const auto state = group.state(kCall);
+  const auto state = open_group(kCall, group);
   if (!state->is_member()) return ProcessGroup::non_member();
   if (state == session->default_group())
     return ProcessGroup(session->shrink(ranks_to_exclude, new_group_of(options)));
+  if (!ranks_to_exclude.empty()) check_lists(kCall, "ranks_to_exclude", {ranks_to_exclude}, *state);
   std::vector<int> left;
   for (int i = 0; i < state->size(); ++i) {
     if (std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), i) == ranks_to_exclude.end())
-      left.push_back(get_global_rank(group, i));
-  }
-  if (static_cast<std::size_t>(state->size()) != left.size() + ranks_to_exclude.size()) {
-    refuse(kCall, "ranks_to_exclude are different ranks of the group ", base::quoted(state->name()),
-           ", below ", state->size(), ".");
+      left.push_back(state->ranks()[static_cast<std::size_t>(i)]);
   }
   return make(kCall, std::move(left), options);
 }

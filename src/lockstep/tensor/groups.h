@@ -10,6 +10,7 @@
 // Errors: InvalidArgument before init_process_group(), and for ranks that are none.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,14 +53,16 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group = {});
 // Of global ranks; without any, of all.
 ProcessGroup new_group(const NewGroupOptions& options = {});
 ProcessGroup new_group(std::vector<int> ranks, const NewGroupOptions& options = {});
+ProcessGroup new_group(std::initializer_list<int> ranks, const NewGroupOptions& options = {});
 
 // This rank's own subgroup, and the global ranks of all of them.
 struct Subgroups {
   ProcessGroup current;
   std::vector<std::vector<int>> ranks;
 };
-// Consecutive ranks of `group`, `group_size` at a time, which must divide its size; without it, the ranks of
-// each host are meant, and each host must have as many.
+// Consecutive ranks of `group`, `group_size` at a time, which must divide its size. Without it as many as
+// this host has, for the default group: the ranks of each host, where a host has consecutive ranks and each
+// as many.
 Subgroups new_subgroups(std::optional<int> group_size = {}, const NewGroupOptions& options = {},
                         const ProcessGroup& group = {});
 // No rank may be in two lists; who is in none gets non_member().
@@ -68,6 +71,8 @@ Subgroups new_subgroups_by_enumeration(const std::vector<std::vector<int>>& rank
 
 // Ranks of `parent`, as ranks in it. No rank may be in two lists; who is in none gets non_member().
 ProcessGroup split_group(const std::vector<std::vector<int>>& split_ranks, const ProcessGroup& parent = {},
+                         const NewGroupOptions& options = {});
+ProcessGroup split_group(std::initializer_list<std::vector<int>> split_ranks, const ProcessGroup& parent = {},
                          const NewGroupOptions& options = {});
 // As MPI does it, a collective of `parent`: ranks of one colour form a group, in the order of their keys.
 ProcessGroup split_group(const SplitBy& by, const ProcessGroup& parent = {},

@@ -5,6 +5,7 @@
 
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/operation.h"
+#include "lockstep/tensor/overlap.h"
 #include "lockstep/tensor/watched.h"
 #include "lockstep/tensor/work_state.h"
 
@@ -125,6 +126,12 @@ std::vector<WorkHandle> batch_isend_irecv(const std::vector<P2POp>& p2p_op_list)
       op.refuse(argument.text(), " is of another group than the first.");
     messages.push_back(one.sends() ? Message::to_send(kCall, one.tensor(), one.send_options(), argument)
                                    : Message::to_receive(kCall, one.tensor(), one.recv_options(), argument));
+  }
+  std::vector<const at::Tensor*> tensors;
+  for (const P2POp& one : p2p_op_list) tensors.push_back(&one.tensor());
+  if (const auto found = find_overlap(tensors, [&](std::size_t i) { return !p2p_op_list[i].sends(); })) {
+    op.refuse("p2p_op_list[", found->first, "] and p2p_op_list[", found->second,
+              "] share memory, and one of them is received.");
   }
   std::vector<WorkHandle> works;
   works.reserve(messages.size());

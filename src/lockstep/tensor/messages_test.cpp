@@ -118,6 +118,11 @@ TEST(Messages, RefuseWhatIsWrong) {
     expect_error([&] { batch_isend_irecv({}); }, {"batch_isend_irecv", "empty"});
     expect_error(
         [&] {
+          batch_isend_irecv({P2POp::isend(t, {.dst = 1 - rank}), P2POp::irecv(t, {.src = 1 - rank})});
+        },
+        {"batch_isend_irecv", "p2p_op_list[0] and p2p_op_list[1] share memory"});
+    expect_error(
+        [&] {
           batch_isend_irecv({P2POp::isend(t, {.dst = 1 - rank}), P2POp::irecv(t, {.src = 9})});
         },
         {"batch_isend_irecv", "src is 9"});

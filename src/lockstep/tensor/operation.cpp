@@ -171,6 +171,11 @@ void Operation::add(const at::Tensor& tensor, Argument argument, Role role) {
              first.tensor->device().str(), ".");
     }
   }
+  if (role != Role::kInput && tensor.is_inference() && !tensor.is_contiguous() &&
+      !c10::InferenceMode::is_enabled()) {
+    refuse(argument.text(),
+           " was made in inference mode and is not contiguous, so it can only be written to in that mode.");
+  }
   if (role != Role::kInput && overlaps_itself(tensor)) {
     refuse(argument.text(),
            " has several elements in one place (as after expand()), so it cannot be written to.");

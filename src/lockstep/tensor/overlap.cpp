@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -35,6 +38,40 @@ void for_each_element(const at::Tensor& tensor, const Visit& visit) {
   }
 }
 
+// What an element lies apart from another one of the same tensor, in bytes, with the largest stride first.
+struct Step {
+  std::int64_t stride;
+  std::int64_t size;
+};
+
+// Nothing unless each step is larger than all that the smaller ones reach together.
+std::optional<std::vector<Step>> nested_steps(const at::Tensor& tensor) {
+  std::vector<Step> steps;
+  const auto element = static_cast<std::int64_t>(tensor.element_size());
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) > 1) steps.push_back({tensor.stride(d) * element, tensor.size(d)});
+  }
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.stride > b.stride; });
+  std::int64_t reach = element - 1;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (step->stride <= reach) return std::nullopt;
+    reach += step->stride * (step->size - 1);
+  }
+  return steps;
+}
+
+// Whether two elements that are `apart` plus some of the steps share a byte.
+bool meet(std::span<const Step> steps, std::int64_t apart, std::int64_t element) {
+  if (steps.empty()) return std::abs(apart) < element;
+  const auto [stride, size] = steps.front();
+  const std::int64_t whole = apart / stride;
+  // The smaller steps reach less than one of these.
+  for (std::int64_t count = whole - 1; count <= whole + 1; ++count) {
+    if (std::abs(count) < size && meet(steps.subspan(1), apart - count * stride, element)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool overlaps_itself(const at::Tensor& tensor) {
@@ -65,6 +102,12 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
   const auto [b_begin, b_end] = range_of(b);
   if (a_end <= b_begin || b_end <= a_begin) return false;
   if (a.is_non_overlapping_and_dense() && b.is_non_overlapping_and_dense()) return true;
+  if (a.sizes() == b.sizes() && a.strides() == b.strides() && a.element_size() == b.element_size()) {
+    if (const auto steps = nested_steps(a)) {
+      return meet(*steps, static_cast<std::int64_t>(b_begin) - static_cast<std::int64_t>(a_begin),
+                  static_cast<std::int64_t>(a.element_size()));
+    }
+  }
   const Address begin = std::max(a_begin, b_begin);
   const Address end = std::min(a_end, b_end);
   std::vector<bool> taken(end - begin);

@@ -15,7 +15,7 @@ namespace lockstep::tensor {
 bool overlaps_itself(const at::Tensor& tensor);
 
 // Whether an element of `a` shares a byte with one of `b`. Exact: the columns of one matrix do not. Takes
-// time for each element only where the ranges of two tensors cross and one of them has gaps.
+// time for each element only where the ranges of two tensors of different layouts cross and one has gaps.
 bool overlap(const at::Tensor& a, const at::Tensor& b);
 
 // The places in the list of two tensors that share memory, of which at least one is among the `written`.

@@ -309,6 +309,10 @@ TEST(Groups, AreShrunk) {
     EXPECT_TRUE(left == ProcessGroup());
     expect_sum({}, 3);  // global ranks are new
     expect_error([&] { barrier({.group = all}); }, {"was destroyed"});
+    expect_error([&] { new_subgroups(1, {}, all); }, {"new_subgroups", "was destroyed"});
+    expect_error([&] { split_group({{0}, {1}}, all); }, {"split_group", "was destroyed"});
+    expect_error([&] { shrink_group({0}, all); }, {"shrink_group", "was destroyed"});
+    expect_error([&] { get_global_rank(all, 0); }, {"get_global_rank", "was destroyed"});
     const ProcessGroup pair = new_group({0, 1}, {.group_name = "pair"});  // other ranks than before
     EXPECT_THAT(pair.ranks(), ElementsAre(0, 1));
     EXPECT_EQ(pair.name(), "pair");
@@ -358,6 +362,38 @@ TEST(Groups, OfTwoThreadsWithoutNamesAreRefused) {
   });
 }
 
+TEST(Groups, LiveUntilWhatRunsInThemIsComplete) {
+  run_world(2, [](int rank) {
+    const at::Tensor x = at::ones({3});
+    {
+      const ProcessGroup group = new_group({.group_name = "brief"});
+      if (rank == 1) barrier();  // the other has let go of it by then
+      (void)all_reduce(x, {.group = group, .async_op = true});
+    }
+    if (rank == 0) barrier();
+    const Deadline deadline = Clock::steady().in(std::chrono::seconds(60));
+    while (x[0].item<float>() != 2 && !deadline.expired()) std::this_thread::yield();
+    EXPECT_TRUE(all_equal(x, 2));
+    EXPECT_EQ(get_pg_count(), 1);
+  });
+}
+
+TEST(Groups, RefuseTimesBelowZeroAndNonMembers) {
+  run_world(2, [](int rank) {
+    const auto negative = std::chrono::seconds(-3);
+    expect_error([&] { set_timeout(negative); }, {cat("set_timeout"), "-3", "negative"});
+    expect_error([&] { new_group({.timeout = negative}); }, {"new_group", "negative"});
+    const ProcessGroup other = new_group({1 - rank});
+    expect_error([&] { set_timeout(std::chrono::seconds(3), other); }, {"set_timeout", "not a member"});
+    expect_error([&] { (void)other.backend(); }, {"backend", "not a member"});
+    expect_error([&] { split_group({{0}, {77}}); }, {"split_group", "rank 77 in split_ranks"});
+    expect_error([&] { new_group({}); }, {"new_group", "empty"});
+    expect_error([&] { new_subgroups({}, {}, new_group({rank})); },
+                 {"new_subgroups", "group_size is needed"});
+    expect_sum({}, 3);
+  });
+}
+
 TEST(Groups, BelongToTheProcessThatMadeThem) {
   run_world(2, [](int rank) {
     barrier();
@@ -377,6 +413,26 @@ TEST(Groups, BelongToTheProcessThatMadeThem) {
                                 std::string::npos;
           if (told) continue;
           std::cerr << named.name << ": " << text << "\n";
+          ++wrong;
+        }
+      }
+      const std::vector<std::function<void()>> others = {[] { empty_resident({1000}); },
+                                                         [&] { set_timeout(std::chrono::seconds(1), group); },
+                                                         [&] { new_group({.group_name = "child's"}); },
+                                                         [&] { new_subgroups(1, {}, group); },
+                                                         [&] {
+                                                           split_group({{0}, {1}}, group);
+                                                         },
+                                                         [&] { shrink_group({1}, group); },
+                                                         [] { shrink_group({1}); }};
+      for (const auto& call : others) {
+        try {
+          call();
+          std::cerr << "call " << &call - others.data() << " was not refused\n";
+          ++wrong;
+        } catch (const InvalidArgument& error) {
+          if (error.failure() == Failure::kForked) continue;
+          std::cerr << error.what() << "\n";
           ++wrong;
         }
       }

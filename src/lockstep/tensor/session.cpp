@@ -37,7 +37,10 @@ WorldOptions world_options(const InitOptions& options) {
     if (rendezvous.store) refuse("init_process_group: store is given twice, also in world.rendezvous.");
     rendezvous.store = options.store;
   }
-  if (options.timeout) world.timeout = *options.timeout;
+  if (options.timeout) {
+    check_timeout("init_process_group", *options.timeout, rendezvous.rank);
+    world.timeout = *options.timeout;
+  }
   return world;
 }
 
@@ -117,7 +120,7 @@ std::vector<Session::DeviceWorld> Session::join(const InitOptions& options, cons
       meet_in_store_of(*met, c10::DeviceTypeName(world->device, /*lower_case=*/true), joining.rendezvous);
     }
     auto groups = find_backend(world->backend, options.backends).join(joining, environment);
-    throw_if_error(groups.status(), at);
+    throw_if_error(groups.status().with_prefix("init_process_group: "), at);
     // The first outlives the others.
     world->groups = {groups->release(), [first = first](const Groups* all) { delete all; }};
     if (world->groups->rank() != first->rank() || world->groups->size() != first->size()) {
@@ -188,8 +191,11 @@ std::shared_ptr<GroupState> Session::default_group() const {
   return default_;
 }
 
-Duration Session::timeout_of(const NewGroup& options) const {
-  return options.timeout ? *options.timeout : default_group()->any_backend("new_group")->timeout();
+Duration Session::timeout_of(const char* call, const NewGroup& options) const {
+  const std::shared_ptr<GroupState> all = default_group();
+  if (!options.timeout) return all->any_backend(call)->timeout();
+  check_timeout(call, *options.timeout, Rank{all->rank()});
+  return *options.timeout;
 }
 
 std::string Session::unique_name(const std::string& name, const std::vector<Rank>& members) {
@@ -250,7 +256,7 @@ std::shared_ptr<GroupState> Session::make_group(const char* call, const std::vec
   for (const int member : members)
     world_ranks.push_back(all->world_ranks()[static_cast<std::size_t>(member)]);
   std::optional<Making> making;
-  GroupOptions group{.timeout = timeout_of(options)};
+  GroupOptions group{.timeout = timeout_of(call, options)};
   if (options.name) {
     group.name = unique_name(*options.name, world_ranks);
   } else {
@@ -270,7 +276,7 @@ std::shared_ptr<GroupState> Session::split(const std::shared_ptr<GroupState>& pa
   const std::vector<DeviceWorld> from = worlds("split_group");
   const Making making(*this, "split_group");
   const std::shared_ptr<Backend> backend = parent->backend("split_group", from.front().device);
-  auto made = from.front().groups->split(*backend, by, {.timeout = timeout_of(options)});
+  auto made = from.front().groups->split(*backend, by, {.timeout = timeout_of("split_group", options)});
   throw_if_error(made.status(), at);
   if (!*made) return GroupState::non_member();
   std::string name = options.name.value_or((*made)->name());
@@ -280,7 +286,7 @@ std::shared_ptr<GroupState> Session::split(const std::shared_ptr<GroupState>& pa
 std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, const NewGroup& options) {
   const std::shared_ptr<GroupState> all = default_group();
   const Rank at{all->rank()};
-  ShrinkOptions shrink{.group = {.name = options.name, .timeout = timeout_of(options)}};
+  ShrinkOptions shrink{.group = {.name = options.name, .timeout = timeout_of("shrink_group", options)}};
   for (const int rank : exclude) {
     if (rank < 0 || rank >= all->size())
       refuse(cat("rank ", at, ": shrink_group: rank ", rank, " in ranks_to_exclude is not one of the ",
@@ -311,8 +317,10 @@ std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, con
   parts.watch = new_watch();
   auto group = std::make_shared<GroupState>(std::move(parts));
   std::vector<std::weak_ptr<GroupState>> ended;
+  std::vector<Kept> kept;
   {
     const MutexLock lock(mutex_);
+    kept = std::exchange(kept_, {});
     ended = std::exchange(groups_, {group});
     default_ = group;
   }
@@ -366,6 +374,23 @@ void Session::close_windows() {
   }
 }
 
+void Session::keep(std::shared_ptr<GroupState> group, backend::WorkPtr work) {
+  const std::vector<Kept> over = take_completed();  // let go of with no lock held
+  const MutexLock lock(mutex_);
+  if (!worlds_.empty()) kept_.push_back({std::move(group), std::move(work)});
+}
+
+std::vector<Session::Kept> Session::take_completed() const {
+  std::vector<Kept> over;
+  const MutexLock lock(mutex_);
+  std::erase_if(kept_, [&](Kept& kept) {
+    if (!kept.work->is_completed()) return false;
+    over.push_back(std::move(kept));
+    return true;
+  });
+  return over;
+}
+
 void Session::forget(const std::shared_ptr<GroupState>& group) {
   group->close();
   const MutexLock lock(mutex_);
@@ -376,8 +401,10 @@ void Session::close() {
   close_windows();
   std::vector<std::weak_ptr<GroupState>> ended;
   std::vector<DeviceWorld> worlds;  // outlive their groups
+  std::vector<Kept> kept;
   {
     const MutexLock lock(mutex_);
+    kept = std::exchange(kept_, {});
     ended = std::exchange(groups_, {});
     worlds = std::exchange(worlds_, {});
   }

@@ -65,6 +65,8 @@ class Session {
   void set_debug_level(DebugLevel level);
   // How often it was called with this place, this time included.
   int count_breakpoint(const std::string& place);
+  // `work` runs in `group`, which lives until it is complete, whoever has let go of it.
+  void keep(std::shared_ptr<GroupState> group, backend::WorkPtr work);
   void forget(const std::shared_ptr<GroupState>& group);
   void close();
 
@@ -77,6 +79,10 @@ class Session {
     std::shared_ptr<Groups> groups;
   };
   class Making;
+  struct Kept {
+    std::shared_ptr<GroupState> group;
+    backend::WorkPtr work;
+  };
 
   Session(std::vector<DeviceWorld> worlds, const InitOptions& options, const Environment& environment,
           DebugLevel level);
@@ -92,7 +98,8 @@ class Session {
   // The name that the backend's group has: no two of the same members have the same. Members are ranks of the
   // world, which stay the same when it is shrunk.
   std::string unique_name(const std::string& name, const std::vector<Rank>& members);
-  Duration timeout_of(const NewGroup& options) const;
+  Duration timeout_of(const char* call, const NewGroup& options) const;
+  std::vector<Kept> take_completed() const;
   void close_windows();
   std::shared_ptr<GroupWatch> new_watch() const;
   // One line, for the log.
@@ -108,6 +115,7 @@ class Session {
   std::vector<DeviceWorld> worlds_ LOCKSTEP_GUARDED_BY(mutex_);  // empty once it is closed
   std::shared_ptr<GroupState> default_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<GroupState>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  mutable std::vector<Kept> kept_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::string, int> breakpoints_ LOCKSTEP_GUARDED_BY(mutex_);  // how often each was come to
   std::vector<std::weak_ptr<WindowState>> windows_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::vector<Rank>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);

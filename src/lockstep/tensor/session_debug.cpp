@@ -7,6 +7,7 @@
 namespace lockstep::tensor {
 
 std::vector<std::shared_ptr<GroupState>> Session::groups() const {
+  take_completed();
   std::vector<std::shared_ptr<GroupState>> living;
   const MutexLock lock(mutex_);
   for (const auto& group : groups_) {

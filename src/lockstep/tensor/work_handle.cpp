@@ -6,6 +6,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/tensor/default_group.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/work_state.h"
 
@@ -39,6 +40,11 @@ WorkHandle::State::State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers
       group_(std::move(group)),
       stack_(std::move(stack)) {
   if (buffers_->has_staged_outputs()) finish_when_complete(*work_, buffers_);
+}
+
+WorkHandle::State::~State() {
+  if (!group_->is_of_this_process() || work_->is_completed()) return;
+  if (const auto session = find_session()) session->keep(group_, work_);
 }
 
 Status WorkHandle::State::with_stack(const Status& status) const {

@@ -18,6 +18,8 @@ class WorkHandle::State {
   // error; nothing below debug level detail.
   State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers, std::shared_ptr<GroupState> group,
         CallStack stack);
+  // The operation goes on, and its group with it.
+  ~State();
 
   // Its results, and status(), have the stack behind their errors.
   Status wait(std::optional<Deadline> deadline);

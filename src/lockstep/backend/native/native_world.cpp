@@ -257,6 +257,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
 }
 
 Result<SharedMemory> NativeWorld::allocate(Bytes size) {
+  LOCKSTEP_TRY(refuse("memory"));  // a copy of the allocator would give away the parent's
   if (!domain_) {
     const auto memory = std::make_shared<Buffer>(size.value);
     return SharedMemory{.bytes = *memory, .owner = memory};
