@@ -36,6 +36,16 @@ using torch::autograd::impl::gradient_edge;
       Status::invalid(cat("rank ", at, ": checkpoint: ", what), {.rank = at, .op = "checkpoint"}), at);
 }
 
+// As the engine holds its nodes, which changed between versions of torch.
+template <typename T, typename... Parts>
+auto make_node(Parts&&... parts) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
+    return c10::make_intrusive<T>(std::forward<Parts>(parts)...);
+  } else {
+    return std::make_shared<T>(std::forward<Parts>(parts)...);
+  }
+}
+
 // What a function draws its random numbers from, and how autocast is set: as it was, and there again.
 class Surroundings {
  public:
@@ -226,7 +236,7 @@ class KnownEdges final : public Checkpoint {
     std::unordered_map<Edge, Edge> sinks;
     edge_list captured;
     for (const Edge& edge : edges_) {
-      captured.emplace_back(c10::make_intrusive<Sink>(edge), 0);
+      captured.emplace_back(make_node<Sink>(edge), 0);
       sinks.emplace(edge, captured.back());
     }
     std::vector<std::pair<Edge*, Edge>> replaced;
@@ -319,8 +329,7 @@ Tensors run_with_known_edges(const CheckpointOptions& options, const Tensors& in
   each_edge_out(roots, inside, [&](const Edge& edge) {
     if (known.insert(edge).second) out.push_back(edge);
   });
-  const auto node =
-      c10::make_intrusive<KnownEdges>(out, options, inputs, std::move(surroundings), std::move(again));
+  const auto node = make_node<KnownEdges>(out, options, inputs, std::move(surroundings), std::move(again));
   node->note_versions(std::move(versions));
   return with_history(outputs, has_gradient, node);
 }
@@ -340,8 +349,8 @@ Tensors run_reentrant(const CheckpointOptions& options, const Tensors& inputs, c
     const at::NoGradGuard no_grad;
     outputs = first(inputs);
   }
-  const auto node = c10::make_intrusive<InnerBackward>(torch::autograd::collect_next_edges(inputs), options,
-                                                       inputs, std::move(surroundings), std::move(again));
+  const auto node = make_node<InnerBackward>(torch::autograd::collect_next_edges(inputs), options, inputs,
+                                             std::move(surroundings), std::move(again));
   node->note_versions(std::move(versions));
   std::vector<bool> has_gradient;
   for (const at::Tensor& output : outputs) {
