@@ -111,6 +111,7 @@ std::vector<Session::DeviceWorld> Session::join(const InitOptions& options, cons
     worlds.push_back({device, backend, nullptr});
   // Whoever is first has the store, in which the ranks meet for the others.
   std::vector<DeviceWorld*> order;
+  order.reserve(worlds.size());
   for (DeviceWorld& world : worlds) order.push_back(&world);
   std::stable_partition(order.begin(), order.end(),
                         [](const auto* world) { return world->backend == "native"; });
