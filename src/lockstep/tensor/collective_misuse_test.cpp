@@ -1,5 +1,8 @@
 // Collectives on tensors that are called wrongly, or not alike on all ranks.
 #include "lockstep/tensor/collectives.h"
+
+#include <limits>
+
 #include "lockstep/tensor/tensor_test_support.h"
 
 namespace lockstep::tensor {
