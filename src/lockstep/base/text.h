@@ -69,8 +69,8 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text);
 // 1/0, true/false, yes/no, on/off in any case.
 std::optional<bool> parse_bool(std::string_view text);
 
-// Quotes a string from outside for a message: at most `limit` characters, anything unprintable as \xNN. An object, not
-// a function: a call with a std::string would find std::quoted as well, and prefer it.
+// Quotes a string from outside for a message: at most `limit` characters, anything unprintable as \xNN.
+// An object, not a function: a call with a std::string would find std::quoted as well, and prefer it.
 struct Quoted {
   std::string operator()(std::string_view text, std::size_t limit = 120) const;
 };
