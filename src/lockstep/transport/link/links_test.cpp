@@ -95,7 +95,9 @@ TEST(Links, EveryMemberExchangesWithEveryOther) {
   for (const Setting& setting :
        {Setting{}, Setting{.streams = 3}, Setting{.protection = Protection::kSealed}}) {
     constexpr int kSize = 4;
-    const auto seed = [](int from, int to) { return static_cast<std::uint64_t>(from * kSize + to); };
+    const auto seed = [](int from, int to) {
+      return static_cast<std::uint64_t>(from) * kSize + static_cast<std::uint64_t>(to);
+    };
     with_links(kSize, setting, [&](Links& links, int own, const Deadline& deadline) {
       for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4097}, kLarge}) {
         EXPECT_OK(links.begin(stamp_of(static_cast<int>(size % 200))));
