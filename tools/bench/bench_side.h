@@ -78,4 +78,6 @@ class BenchSide {
   std::vector<Link> links_;  // by rank
 };
 
+using BenchSides = std::vector<std::unique_ptr<BenchSide>>;  // ours first
+
 }  // namespace lockstep::bench

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/launch/run_program.h"
+#include "tools/bench/output.h"
 
 namespace lockstep::bench {
 namespace {
@@ -153,6 +154,20 @@ Result<std::unique_ptr<BenchSide>> start_training_side(const BenchSetting& setti
   }
   for (SideProcess& process : side.processes) process.argv.push_back(name);
   return started(setting, side);
+}
+
+Result<BenchSides> start_sides(const BenchSetting& setting, const std::vector<std::string>& against,
+                               StartSide start) {
+  std::vector<std::string> names = {"lockstep"};
+  names.insert(names.end(), against.begin(), against.end());
+  BenchSides sides;
+  for (const std::string& name : names) {
+    show_progress(cat("starting ", setting.world, " ranks of ", name));
+    LOCKSTEP_ASSIGN(auto side, start(setting, name));
+    sides.push_back(std::move(side));
+  }
+  show_progress("");
+  return sides;
 }
 
 }  // namespace lockstep::bench

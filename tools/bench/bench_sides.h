@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/status.h"
 #include "lockstep/base/topology.h"
@@ -31,5 +32,11 @@ struct BenchSetting {
 Result<std::unique_ptr<BenchSide>> start_side(const BenchSetting& setting, const std::string& name);
 // Of `lockstep bench ddp`: "lockstep", "plain", "torch" or "torch_tuned".
 Result<std::unique_ptr<BenchSide>> start_training_side(const BenchSetting& setting, const std::string& name);
+
+using StartSide = Result<std::unique_ptr<BenchSide>> (*)(const BenchSetting& setting,
+                                                         const std::string& name);
+// Ours first, then those that it is compared with.
+Result<BenchSides> start_sides(const BenchSetting& setting, const std::vector<std::string>& against,
+                               StartSide start);
 
 }  // namespace lockstep::bench

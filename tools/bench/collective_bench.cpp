@@ -126,14 +126,7 @@ Result<int> bench_collective(const CollectiveOptions& options, const tools::Comm
                              .nproc = options.nproc,
                              .binding = options.binding,
                              .python = options.python};
-  std::vector<std::string> names = {"lockstep"};
-  names.insert(names.end(), options.against.begin(), options.against.end());
-  BenchSides sides;
-  for (const std::string& name : names) {
-    show_progress(cat("starting ", options.world(), " ranks of ", name));
-    LOCKSTEP_ASSIGN(auto side, start_side(setting, name));
-    sides.push_back(std::move(side));
-  }
+  LOCKSTEP_ASSIGN(BenchSides sides, start_sides(setting, options.against, start_side));
   json report = {{"machine", machine_json()}, {"versions", versions_json(sides)}, {"rows", json::array()}};
   LOCKSTEP_ASSIGN(const auto rows, CollectiveBench(options, std::move(sides), out).run());
   for (const CollectiveRow& row : rows) report["rows"].push_back(json_of(row));

@@ -14,8 +14,6 @@
 
 namespace lockstep::bench {
 
-using BenchSides = std::vector<std::unique_ptr<BenchSide>>;  // ours first
-
 // How one side measures one case in each round: batches of that many operations.
 struct BatchPlan {
   int iterations = 1;

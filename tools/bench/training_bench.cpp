@@ -128,15 +128,7 @@ Result<int> bench_training(const TrainingOptions& options, const tools::CommandC
                              .threads = options.threads,
                              .binding = options.binding,
                              .python = options.python};
-  std::vector<std::string> names = {"lockstep"};
-  names.insert(names.end(), options.against.begin(), options.against.end());
-  BenchSides sides;
-  for (const std::string& name : names) {
-    show_progress(cat("starting ", setting.world, " ranks of ", name));
-    LOCKSTEP_ASSIGN(auto side, start_training_side(setting, name));
-    sides.push_back(std::move(side));
-  }
-  show_progress("");
+  LOCKSTEP_ASSIGN(BenchSides sides, start_sides(setting, options.against, start_training_side));
   json report = {{"machine", machine_json()}, {"versions", versions_json(sides)}, {"rows", json::array()}};
   LOCKSTEP_ASSIGN(const auto rows, TrainingBench(options, std::move(sides), out).run());
   for (const TrainingRow& row : rows) report["rows"].push_back(json_of(row));

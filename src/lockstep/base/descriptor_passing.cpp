@@ -3,9 +3,9 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/base/check.h"
 
@@ -49,11 +49,13 @@ ssize_t receive_descriptors(int socket, ByteSpan bytes, std::span<UniqueFd> desc
   if (count <= 0) return count;
   const cmsghdr* const head = CMSG_FIRSTHDR(&message.header);
   if (head == nullptr || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) return count;
-  const std::size_t passed = std::min((head->cmsg_len - CMSG_LEN(0)) / sizeof(int), descriptors.size());
+  // There may be one more than was asked for, because the room for them is rounded up: it is closed.
+  const std::size_t passed = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (std::size_t i = 0; i < passed; ++i) {
     int descriptor = -1;
     std::memcpy(&descriptor, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
-    descriptors[i].reset(descriptor);
+    UniqueFd received(descriptor);
+    if (i < descriptors.size()) descriptors[i] = std::move(received);
   }
   return count;
 }

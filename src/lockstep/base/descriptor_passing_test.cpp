@@ -56,15 +56,21 @@ TEST(DescriptorPassing, BytesAloneBringNoDescriptor) {
 }
 
 TEST(DescriptorPassing, ADescriptorThatNobodyAskedForIsNotLeftOpen) {
-  const Ends sockets = pair_of_sockets();
-  Ends pipe = make_pipe();
-  const int passed = pipe.other.get();
-  ASSERT_EQ(send_descriptors(sockets.one.get(), bytes_of("a"), {&passed, 1}), 1);
-  pipe.other.reset();
-  std::array<std::byte, 1> bytes{};
-  ASSERT_EQ(receive_descriptors(sockets.other.get(), bytes, {}), 1);
-  char got = 0;
-  EXPECT_EQ(::read(pipe.one.get(), &got, 1), 0) << "the last writing end is closed";
+  for (const std::size_t room : {std::size_t{0}, std::size_t{1}}) {
+    const Ends sockets = pair_of_sockets();
+    Ends pipe = make_pipe();
+    const UniqueFd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const std::array<int, 2> passed = {first.get(), pipe.other.get()};
+    ASSERT_EQ(send_descriptors(sockets.one.get(), bytes_of("a"), std::span(passed).last(1 + room)), 1);
+    pipe.other.reset();
+    std::array<std::byte, 1> bytes{};
+    std::array<UniqueFd, 1> received;
+    ASSERT_EQ(receive_descriptors(sockets.other.get(), bytes, std::span(received).first(room)), 1);
+    EXPECT_EQ(static_cast<bool>(received[0]), room == 1);
+    ASSERT_EQ(::fcntl(pipe.one.get(), F_SETFL, O_NONBLOCK), 0);
+    char got = 0;
+    EXPECT_EQ(::read(pipe.one.get(), &got, 1), 0) << "the last writing end is closed";
+  }
 }
 
 }  // namespace

@@ -2,9 +2,8 @@
 // are accumulated, and gives each synchronised backward pass its BackwardPass. Users meet it as
 // DistributedDataParallel.
 //
-// A gradient's way: the hook of its GradientSlot calls here -> RunningPass -> BackwardPass -> CommHook -> the
-// process group
-// -> its backend -> the algorithm -> shared memory or the wire.
+// A gradient's way: the hook of its GradientSlot calls here -> RunningPass -> BackwardPass -> CommHook ->
+// the process group -> its backend -> the algorithm -> shared memory or the wire.
 //
 // Thread safety: forward by one thread at a time; autograd calls from threads of its own.
 // Ownership: shared, because hooks of the graph refer to it weakly.

@@ -36,8 +36,8 @@ GroupState::GroupState(Parts parts)
   for (const DeviceBackend& backend : backends_) names_.emplace_back(backend.device, backend.name);
 }
 
-std::shared_ptr<GroupState> GroupState::non_member() {
-  return std::make_shared<GroupState>(Parts{.name = "non-member"});
+std::shared_ptr<GroupState> GroupState::non_member(int global_rank) {
+  return std::make_shared<GroupState>(Parts{.name = "non-member", .global_rank = global_rank});
 }
 
 int GroupState::group_rank_of(int global_rank) const {
@@ -53,7 +53,12 @@ void GroupState::throw_closed(const char* call) const {
 }
 
 void GroupState::throw_non_member(const char* call) const {
-  throw_error(Status::invalid(cat(call, ": this rank is not a member of the group."), {.op = call}), {});
+  std::optional<Rank> at;  // known in a world alone
+  if (global_rank_ >= 0) at = Rank{global_rank_};
+  throw_error(Status::invalid(
+                  cat(at ? cat("rank ", *at, ": ") : "", call, ": this rank is not a member of the group."),
+                  {.rank = at, .op = call}),
+              at);
 }
 
 bool GroupState::is_of_this_process() const { return base::fork_generation() == fork_generation_; }

@@ -43,7 +43,7 @@ class GroupState {
   };
   explicit GroupState(Parts parts);
   // Nobody's group: what ranks get that are not members.
-  static std::shared_ptr<GroupState> non_member();
+  static std::shared_ptr<GroupState> non_member(int global_rank);
 
   bool is_member() const { return rank_ >= 0; }
   int rank() const { return rank_; }

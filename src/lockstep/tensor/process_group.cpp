@@ -5,7 +5,10 @@
 
 namespace lockstep::tensor {
 
-ProcessGroup ProcessGroup::non_member() { return ProcessGroup(GroupState::non_member()); }
+ProcessGroup ProcessGroup::non_member() {
+  const auto session = find_session();
+  return ProcessGroup(GroupState::non_member(session ? session->default_group()->rank() : -1));
+}
 
 std::shared_ptr<GroupState> ProcessGroup::state(const char* call) const {
   return state_ ? state_ : default_group(call);

@@ -8,7 +8,9 @@
 // Ranks: those of the default group are called global. Where a function takes `src` or `dst` it is a global
 // rank; `group_src` and `group_dst` are ranks in the group.
 // Lifetime: the group ends with destroy_process_group(), or when its last handle is gone and what runs in it
-// is complete. What is used after that says so with InvalidArgument. Thread safety: any thread.
+// is complete. What is used after that says so with InvalidArgument.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <c10/core/DeviceType.h>

@@ -381,10 +381,11 @@ TEST(Groups, LiveUntilWhatRunsInThemIsComplete) {
 TEST(Groups, RefuseTimesBelowZeroAndNonMembers) {
   run_world(2, [](int rank) {
     const auto negative = std::chrono::seconds(-3);
-    expect_error([&] { set_timeout(negative); }, {cat("set_timeout"), "-3", "negative"});
+    expect_error([&] { set_timeout(negative); }, {"set_timeout", "-3", "negative"});
     expect_error([&] { new_group({.timeout = negative}); }, {"new_group", "negative"});
     const ProcessGroup other = new_group({1 - rank});
-    expect_error([&] { set_timeout(std::chrono::seconds(3), other); }, {"set_timeout", "not a member"});
+    expect_error([&] { set_timeout(std::chrono::seconds(3), other); },
+                 {cat("rank ", rank, ": set_timeout"), "not a member"});
     expect_error([&] { (void)other.backend(); }, {"backend", "not a member"});
     expect_error([&] { split_group({{0}, {77}}); }, {"split_group", "rank 77 in split_ranks"});
     expect_error([&] { new_group({}); }, {"new_group", "empty"});

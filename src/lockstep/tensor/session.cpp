@@ -250,7 +250,7 @@ std::shared_ptr<GroupState> Session::make_group(const char* call, const std::vec
           " in the list of ranks is not one of the ", all->size(), " ranks of the default group.");
   if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
     wrong("rank ", *twice, " is in the list of ranks twice.");
-  if (!std::binary_search(sorted.begin(), sorted.end(), at.value)) return GroupState::non_member();
+  if (!std::binary_search(sorted.begin(), sorted.end(), at.value)) return GroupState::non_member(at.value);
 
   std::vector<Rank> world_ranks;
   world_ranks.reserve(members.size());
@@ -272,14 +272,14 @@ std::shared_ptr<GroupState> Session::make_group(const char* call, const std::vec
 
 std::shared_ptr<GroupState> Session::split(const std::shared_ptr<GroupState>& parent, const SplitBy& by,
                                            const NewGroup& options) {
-  if (!parent->is_member()) return GroupState::non_member();
   const Rank at{parent->global_rank()};
+  if (!parent->is_member()) return GroupState::non_member(at.value);
   const std::vector<DeviceWorld> from = worlds("split_group");
   const Making making(*this, "split_group");
   const std::shared_ptr<Backend> backend = parent->backend("split_group", from.front().device);
   auto made = from.front().groups->split(*backend, by, {.timeout = timeout_of("split_group", options)});
   throw_if_error(made.status(), at);
-  if (!*made) return GroupState::non_member();
+  if (!*made) return GroupState::non_member(at.value);
   std::string name = options.name.value_or((*made)->name());
   return adopt("split_group", std::move(*made), from, std::move(name), options);
 }
