@@ -24,7 +24,9 @@ import torch
 import torch.distributed as dist
 
 sys.dont_write_bytecode = True
+import composed_calls  # noqa: E402
 import differentiable_calls  # noqa: E402
+import object_calls  # noqa: E402
 import wrong_calls  # noqa: E402
 
 SIZES = [3, 2, 4]
@@ -40,8 +42,9 @@ REDUCE_SCATTER_SINGLE = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 COLLECTIVES = ["broadcast", "all_reduce", "all_reduce_coalesced", "reduce", "all_gather", "all_gather_single", "gather",
                "scatter", "reduce_scatter", "reduce_scatter_single", "all_to_all", "all_to_all_single", "ring", "any_source",
-               "barrier"]
-REDUCING = ("all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_single")
+               "barrier", *composed_calls.REDUCING, *composed_calls.MOVING, *object_calls.CALLS]
+REDUCING = ("all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_single",
+            *composed_calls.REDUCING)
 MOVING = [call for call in COLLECTIVES if call not in REDUCING and call != "barrier"]
 
 
@@ -70,7 +73,7 @@ def every_pair(first, size):
     wrong call."""
     lines = []
 
-    def add(call, dtype, op):
+    def add(call, dtype="float32", op="sum"):
         number = first + len(lines)
         lines.append(f"{number} {call} all {dtype} {op} {number % size} {number} whole plain 5")
 
@@ -79,13 +82,15 @@ def every_pair(first, size):
             add(REDUCING[(len(lines) + size) % len(REDUCING)], dtype, op)
     for call in [*MOVING, "sparse_all_reduce"]:
         for dtype in dtypes_of(call):
-            add(call, dtype, "sum")
+            add(call, dtype)
+    for call in composed_calls.ONCE:
+        add(call)
     return lines + [f"{first + len(lines) + i} wrong {which}" for i, which in enumerate(wrong_calls.CALLS)]
 
 
 def call_script(seed, count, size):
     """The calls: "ID CALL GROUP DTYPE OP ROOT SEED VALUES LAYOUT SIZE..." or "ID wrong WHICH". Calls with
-    an odd seed are asynchronous on our side."""
+    an odd seed are asynchronous on our side; of four seeds the latter two give the root as a rank in the group."""
     groups = groups_of(size)
     chosen = random.Random(seed)
     lines = []
@@ -108,7 +113,8 @@ def call_script(seed, count, size):
         values = "whole" if whole else "fractions"
         lines.append(f"{number} {call} {group} {dtype} {op} {root} {chosen.randrange(1000)} {values} {layout} "
                      + " ".join(map(str, dims)))
-    return lines + differentiable_calls.script(count, chosen)
+    lines.append(f"{count} missing_at_barrier all float32 sum 0 0 whole plain 1")
+    return lines + differentiable_calls.script(count + 1, chosen)
 
 
 def fill(sizes, dtype, seed, rank, part, values):
@@ -125,7 +131,8 @@ def fill(sizes, dtype, seed, rank, part, values):
     return tensor.to(DTYPES[dtype])
 
 
-class Rank(differentiable_calls.DifferentiableCalls, wrong_calls.WrongCalls):
+class Rank(composed_calls.ComposedCalls, differentiable_calls.DifferentiableCalls, object_calls.ObjectCalls,
+           wrong_calls.WrongCalls):
     """One rank of torch's."""
 
     def __init__(self, rank, size, groups):
@@ -144,13 +151,16 @@ class Rank(differentiable_calls.DifferentiableCalls, wrong_calls.WrongCalls):
         self.group = None if group == "all" else self.groups[group]
         self.members, self.n, self.own = members, len(members), members.index(self.rank)
         self.dtype, self.sizes, self.op, self.root, self.number = dtype, sizes, OPS[op], int(root), int(number)
+        self.as_group_rank = int(seed) // 2 % 2 == 1
+        form, root = ("group_", members.index(self.root)) if self.as_group_rank else ("", self.root)
+        self.src, self.dst = {f"{form}src": root}, {f"{form}dst": root}
         self.make = lambda part, sizes=sizes: fill(sizes, dtype, int(seed), self.rank, part, values)
         self.empty = lambda sizes=sizes: torch.zeros(sizes, dtype=DTYPES[dtype])
         return getattr(self, call)()
 
     def broadcast(self):
         tensor = self.make(0)
-        dist.broadcast(tensor, src=self.root, group=self.group)
+        dist.broadcast(tensor, group=self.group, **self.src)
         return [tensor]
 
     def all_reduce(self):
@@ -166,7 +176,7 @@ class Rank(differentiable_calls.DifferentiableCalls, wrong_calls.WrongCalls):
 
     def reduce(self):
         tensor = self.make(0)
-        dist.reduce(tensor, dst=self.root, op=self.op, group=self.group)
+        dist.reduce(tensor, op=self.op, group=self.group, **self.dst)
         return [tensor] if self.rank == self.root else []  # gloo leaves anything elsewhere
 
     def all_gather(self):
@@ -181,13 +191,13 @@ class Rank(differentiable_calls.DifferentiableCalls, wrong_calls.WrongCalls):
 
     def gather(self):
         outputs = [self.empty() for _ in range(self.n)] if self.rank == self.root else None
-        dist.gather(self.make(0), outputs, dst=self.root, group=self.group)
+        dist.gather(self.make(0), outputs, group=self.group, **self.dst)
         return outputs or []
 
     def scatter(self):
         output = self.empty()
         parts = [self.make(part) for part in range(self.n)] if self.rank == self.root else None
-        dist.scatter(output, parts, src=self.root, group=self.group)
+        dist.scatter(output, parts, group=self.group, **self.src)
         return [output]
 
     def reduce_scatter(self):
@@ -227,7 +237,7 @@ class Rank(differentiable_calls.DifferentiableCalls, wrong_calls.WrongCalls):
     def any_source(self):
         # A tag of its own: whoever is quick may be in a later call of this kind already.
         if self.rank != self.root:
-            dist.send(self.make(0), self.root, group=self.group, tag=self.number)
+            dist.send(self.make(0), group=self.group, tag=self.number, **self.dst)
             return []
         outputs = {}
         for _ in range(self.n - 1):

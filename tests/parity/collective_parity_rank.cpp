@@ -9,16 +9,20 @@
 #include <iostream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "composed_calls.h"
 #include "functional_calls.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/init.h"
 #include "lockstep/tensor/messages.h"
+#include "object_calls.h"
+#include "parity_call.h"
 #include "wrong_calls.h"
 
 namespace lockstep {
@@ -77,10 +81,9 @@ class Side {
     members_ = group_.ranks();
     next_ = members_[static_cast<std::size_t>((own_ + 1) % n_)];
     previous_ = members_[static_cast<std::size_t>((own_ + n_ - 1) % n_)];
-    if (is_functional(call.name)) {
-      return run_functional({call.name, own_, n_, call.root, call.sizes,
-                             [this](int part, const Sizes& sizes) { return make(part, sizes); }});
-    }
+    if (is_functional(call.name)) return run_functional(described());
+    if (is_composed(call.name)) return run_composed(described());
+    if (is_object_call(call.name)) return run_object_call(described());
     return calls_.at(call.name)();
   }
   void run_wrong(const std::string& which) const { lockstep::run_wrong({which, rank_, size_, all_, pair_}); }
@@ -116,6 +119,30 @@ class Side {
   }
   bool async() const { return call_.seed % 2 == 1; }
   bool is_root() const { return rank_ == call_.root; }
+  // Every other pair of calls has its root as a rank in the group.
+  bool as_group_rank() const { return call_.seed / 2 % 2 == 1; }
+  std::optional<int> global_root() const {
+    return as_group_rank() ? std::nullopt : std::optional(call_.root);
+  }
+  std::optional<int> group_root() const {
+    return as_group_rank() ? std::optional(get_group_rank(group_, call_.root)) : std::nullopt;
+  }
+  ParityCall described() const {
+    return {.name = call_.name,
+            .number = call_.number,
+            .group = group_,
+            .members = members_,
+            .rank = own_,
+            .size = n_,
+            .root = call_.root,
+            .global_root = global_root(),
+            .group_root = group_root(),
+            .op = call_.op,
+            .async_op = async(),
+            .sizes = call_.sizes,
+            .make = [this](int part, const Sizes& sizes) { return make(part, sizes); },
+            .empty = [this](const Sizes& sizes) { return empty(sizes); }};
+  }
   Tensors all_to_all_uneven() const {
     const std::int64_t rows = call_.sizes[0];
     SplitSizes send;
@@ -146,7 +173,7 @@ class Side {
   Tensors from_any_source() const {
     const auto tag = static_cast<std::uint64_t>(call_.number);
     if (!is_root()) {
-      send(make(0), {.dst = call_.root, .group = group_, .tag = tag});
+      send(make(0), {.dst = global_root(), .group_dst = group_root(), .group = group_, .tag = tag});
       return {};
     }
     std::map<int, at::Tensor> found;
@@ -186,7 +213,9 @@ class Side {
       {"broadcast",
        [this] {
          return on(make(0), [&](const auto& t) {
-           broadcast(t, {.src = call_.root, .group = group_, .async_op = async()}).wait();
+           broadcast(t,
+                     {.src = global_root(), .group_src = group_root(), .group = group_, .async_op = async()})
+               .wait();
          });
        }},
       {"all_reduce",
@@ -204,7 +233,12 @@ class Side {
       {"reduce",
        [this] {
          const at::Tensor tensor = make(0);
-         reduce(tensor, {.dst = call_.root, .op = call_.op, .group = group_, .async_op = async()}).wait();
+         reduce(tensor, {.dst = global_root(),
+                         .group_dst = group_root(),
+                         .op = call_.op,
+                         .group = group_,
+                         .async_op = async()})
+             .wait();
          return is_root() ? Tensors{tensor} : Tensors{};
        }},
       {"all_gather",
@@ -217,14 +251,16 @@ class Side {
       {"gather",
        [this] {
          const Tensors outputs = is_root() ? empties() : Tensors();
-         gather(make(0), outputs, {.dst = call_.root, .group = group_, .async_op = async()}).wait();
+         gather(make(0), outputs,
+                {.dst = global_root(), .group_dst = group_root(), .group = group_, .async_op = async()})
+             .wait();
          return outputs;
        }},
       {"scatter",
        [this] {
          return on(empty(call_.sizes), [&](const auto& t) {
            scatter(t, is_root() ? parts() : Tensors(),
-                   {.src = call_.root, .group = group_, .async_op = async()})
+                   {.src = global_root(), .group_src = group_root(), .group = group_, .async_op = async()})
                .wait();
          });
        }},

@@ -17,23 +17,23 @@ using Sizes = std::vector<std::int64_t>;
 
 constexpr int kFirstWeight = 10;
 
-Tensors parts(const FunctionalCall& call) {
+Tensors parts(const ParityCall& call) {
   Tensors list;
   for (int r = 0; r < call.size; ++r) list.push_back(call.make(r, call.sizes));
   return list;
 }
 
 // Rank a sends b + 1 times the rows to rank b.
-SplitSizes sent_rows(const FunctionalCall& call) {
+SplitSizes sent_rows(const ParityCall& call) {
   SplitSizes rows;
   for (int r = 0; r < call.size; ++r) rows.push_back(call.sizes[0] * (r + 1));
   return rows;
 }
-SplitSizes received_rows(const FunctionalCall& call) {
+SplitSizes received_rows(const ParityCall& call) {
   return SplitSizes(static_cast<std::size_t>(call.size), call.sizes[0] * (call.rank + 1));
 }
 
-Tensors inputs_of(const FunctionalCall& call) {
+Tensors inputs_of(const ParityCall& call) {
   Sizes sizes = call.sizes;
   if (call.name == "nn_scatter" || call.name == "nn_reduce_scatter" || call.name == "nn_all_to_all")
     return parts(call);
@@ -46,7 +46,7 @@ Tensors inputs_of(const FunctionalCall& call) {
   return {call.name == "functional_permute_tensor" ? input.flatten() : input};
 }
 
-using Function = std::function<Tensors(const FunctionalCall& call, const Tensors& x)>;
+using Function = std::function<Tensors(const ParityCall& call, const Tensors& x)>;
 
 const std::map<std::string, Function>& functions() {
   static const Function all_to_all_rows = [](const auto& call, const auto& x) {
@@ -82,7 +82,7 @@ const std::map<std::string, Function>& functions() {
 
 bool is_functional(const std::string& name) { return functions().contains(name); }
 
-std::vector<at::Tensor> run_functional(const FunctionalCall& call) {
+std::vector<at::Tensor> run_functional(const ParityCall& call) {
   const Tensors inputs = inputs_of(call);
   for (const at::Tensor& input : inputs) input.requires_grad_();
   const Tensors outputs = functions().at(call.name)(call, inputs);
@@ -94,7 +94,7 @@ std::vector<at::Tensor> run_functional(const FunctionalCall& call) {
   loss.backward();
   Tensors answers;
   // What a reduce leaves elsewhere is not compared.
-  if (call.name != "nn_reduce" || call.rank == call.root) {
+  if (call.name != "nn_reduce" || call.is_root()) {
     for (const at::Tensor& output : outputs) answers.push_back(output.detach());
   }
   for (const at::Tensor& input : inputs) answers.push_back(input.grad());

@@ -3,26 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "parity_call.h"
 
-struct FunctionalCall {
-  std::string name;
-  int rank;
-  int size;
-  int root;
-  std::vector<std::int64_t> sizes;
-  // The numbers of this rank.
-  std::function<at::Tensor(int part, const std::vector<std::int64_t>& sizes)> make;
-};
+namespace lockstep {
 
 // Whether it is one of them: "nn_all_reduce", "functional_permute_tensor".
 bool is_functional(const std::string& name);
 // Its outputs, then the gradients of its inputs.
-std::vector<at::Tensor> run_functional(const FunctionalCall& call);
+std::vector<at::Tensor> run_functional(const ParityCall& call);
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "lockstep/tensor/coalescing.h"
 
 #include <deque>
+#include <vector>
 
 #include "lockstep/tensor/operation.h"
 #include "lockstep/tensor/shapes.h"
@@ -22,18 +23,27 @@ class Coalescing::Batch {
                  " cannot be added.");
     }
     const std::size_t before = op_.count();
+    const std::size_t in_place_before = in_place_.size();
     try {
       name(op_, static_cast<int>(added_));
       ++added_;
     } catch (...) {
       op_.truncate(before);
+      in_place_.resize(in_place_before);
       throw;
     }
   }
-  // A copy that lives until the launch.
+  // A handle that lives until the launch.
   const at::Tensor& keep(const at::Tensor& tensor) { return tensors_.emplace_back(tensor); }
+  // The same for the input of a call that may be in place: then what it is at the launch is copied.
+  const at::Tensor& keep_input(const at::Tensor& input, const at::Tensor& whole, const at::Tensor& part) {
+    at::Tensor& kept = tensors_.emplace_back(input);
+    if (is_own_part(op_, whole, part)) in_place_.push_back(&kept);
+    return kept;
+  }
   WorkHandle launch(const ReduceOptions& options) {
     if (!op_.member() || added_ == 0) return {};
+    for (at::Tensor* const input : in_place_) *input = input->detach().clone();
     return op_.issue(kind_, 0, options.op, {options.async_op, options.timeout});
   }
 
@@ -41,6 +51,7 @@ class Coalescing::Batch {
   const OpKind kind_;
   Operation op_;
   std::deque<at::Tensor> tensors_;
+  std::vector<at::Tensor*> in_place_;  // of them
   std::size_t added_ = 0;
 };
 
@@ -62,7 +73,9 @@ void Coalescing::all_reduce(const at::Tensor& tensor) {
 void Coalescing::all_gather_single(const at::Tensor& output, const at::Tensor& input) {
   Batch& batch = batch_for(OpKind::kAllGather);
   batch.add(OpKind::kAllGather, [&](Operation& op, int index) {
-    op.input(batch.keep(input), {"input", index});
+    op.check_tensor(input, {"input", index});
+    op.check_tensor(output, {"output", index});
+    op.input(batch.keep_input(input, output, input), {"input", index});
     op.output(batch.keep(output), {"output", index});
     op.cut(op.size());
     check_whole(op, output, "output", input, "input");
@@ -72,8 +85,10 @@ void Coalescing::all_gather_single(const at::Tensor& output, const at::Tensor& i
 void Coalescing::reduce_scatter_single(const at::Tensor& output, const at::Tensor& input) {
   Batch& batch = batch_for(OpKind::kReduceScatter);
   batch.add(OpKind::kReduceScatter, [&](Operation& op, int index) {
+    op.check_tensor(output, {"output", index});
+    op.check_tensor(input, {"input", index});
     op.output(batch.keep(output), {"output", index});
-    op.input(batch.keep(input), {"input", index});
+    op.input(batch.keep_input(input, input, output), {"input", index});
     op.cut(op.size());
     check_whole(op, input, "input", output, "output");
   });

@@ -6,7 +6,7 @@
 //
 // What is added is checked at once and sent by launch(), as one operation. All must be of one kind and one
 // number type: another is InvalidArgument, and what was added before stays. What is never launched is not
-// sent. Thread safety: one thread.
+// sent. The in-place forms of collectives.h work here too. Thread safety: one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

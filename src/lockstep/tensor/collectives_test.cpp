@@ -334,6 +334,34 @@ TEST(Collectives, AreCoalesced) {
   });
 }
 
+// As torch's: a rank's own part of the whole is an input or an output. It counts as it is at the launch.
+TEST(Collectives, AScopeTakesCallsInPlace) {
+  run_world(3, [](int rank) {
+    const at::Tensor whole = at::zeros({3, 4}, at::kInt);
+    const at::Tensor columns = at::zeros({2, 6}, at::kInt).t();  // rows of no plain array
+    Coalescing wrong;
+    wrong.all_gather_single(whole, whole.narrow(0, (rank + 1) % 3, 1));  // another's part
+    expect_error([&] { wrong.launch(); }, {"coalescing", "input[0] and output[0] share memory"});
+
+    Coalescing gathers;
+    gathers.all_gather_single(whole, whole.narrow(0, rank, 1));
+    gathers.all_gather_single(columns, columns.narrow(0, 2 * rank, 2));
+    whole.narrow(0, rank, 1).fill_(rank + 1);
+    columns.narrow(0, 2 * rank, 2).fill_(rank + 1);
+    gathers.launch();
+    const at::Tensor counted = at::tensor({1, 2, 3}, at::kInt);
+    expect_same(whole, counted.unsqueeze(1).expand({3, 4}));
+    expect_same(columns, counted.repeat_interleave(2).unsqueeze(1).expand({6, 2}));
+
+    Coalescing scatters;
+    scatters.reduce_scatter_single(whole.narrow(0, rank, 1), whole);
+    scatters.launch();
+    EXPECT_TRUE(all_equal(whole.narrow(0, rank, 1), 3 * (rank + 1)));
+    EXPECT_TRUE(all_equal(whole.narrow(0, (rank + 1) % 3, 1), (rank + 1) % 3 + 1));
+    barrier();
+  });
+}
+
 TEST(Collectives, AMonitoredBarrierNamesAllThatAreMissing) {
   run_world(4, [](int rank) {
     const ProcessGroup end = new_group();

@@ -1,9 +1,17 @@
 #include "lockstep/tensor/shapes.h"
 
 #include <cstddef>
-#include <vector>
+#include <cstdint>
 
 namespace lockstep::tensor {
+namespace {
+
+// whole == n * part, which may be larger than a number can be: a tensor that was expanded has any size.
+bool is_times(std::int64_t whole, std::int64_t n, std::int64_t part) {
+  return whole % n == 0 && whole / n == part;
+}
+
+}  // namespace
 
 void check_own(const Operation& op, const at::Tensor& a, const Argument& a_name, const at::Tensor& b,
                const Argument& b_name) {
@@ -16,27 +24,34 @@ void check_own(const Operation& op, const at::Tensor& a, const Argument& a_name,
 void check_whole(const Operation& op, const at::Tensor& whole, const char* whole_name, const at::Tensor& part,
                  const char* part_name) {
   const std::int64_t n = op.size();
-  std::vector<std::int64_t> stacked{n};
-  stacked.insert(stacked.end(), part.sizes().begin(), part.sizes().end());
-  std::vector<std::int64_t> joined = part.sizes().vec();
-  if (!joined.empty()) joined[0] *= n;
-  const bool flat = whole.dim() == 1 && whole.numel() == n * part.numel();
-  if (flat || whole.sizes() == at::IntArrayRef(stacked) ||
-      (part.dim() > 0 && whole.sizes() == at::IntArrayRef(joined)))
-    return;
+  const at::IntArrayRef shape = whole.sizes();
+  const bool flat = whole.dim() == 1 && is_times(whole.numel(), n, part.numel());
+  const bool stacked = whole.dim() == part.dim() + 1 && shape[0] == n && shape.slice(1) == part.sizes();
+  const bool joined = part.dim() > 0 && whole.dim() == part.dim() && is_times(shape[0], n, part.size(0)) &&
+                      shape.slice(1) == part.sizes().slice(1);
+  if (flat || stacked || joined) return;
   op.refuse(whole_name, " has the shape ", shape_text(whole), ", but ", part_name, " of each of the ", n,
             " ranks has the shape ", shape_text(part), ".");
 }
 
-at::Tensor apart(const Operation& op, const at::Tensor& whole, const at::Tensor& part,
-                 const at::Tensor& input) {
+bool is_own_part(const Operation& op, const at::Tensor& whole, const at::Tensor& part) {
+  const std::int64_t n = op.size();
+  if (part.numel() == 0 || !is_times(whole.numel(), n, part.numel())) return false;
   const auto address = [](const at::Tensor& tensor) {
     return static_cast<const std::byte*>(tensor.const_data_ptr());
   };
-  if (!whole.is_contiguous() || !part.is_contiguous() || part.numel() == 0) return input;
-  const bool in_place = whole.nbytes() == part.nbytes() * static_cast<std::size_t>(op.size()) &&
-                        address(part) == address(whole) + part.nbytes() * static_cast<std::size_t>(op.rank());
-  return in_place ? input.detach().clone() : input;
+  const auto is_at = [&](std::int64_t elements) {
+    return address(part) == address(whole) + elements * static_cast<std::int64_t>(whole.element_size());
+  };
+  if (whole.is_contiguous() && part.is_contiguous()) return is_at(op.rank() * part.numel());
+  // Rows of it, whatever the strides.
+  return whole.dim() == part.dim() && whole.strides() == part.strides() &&
+         is_times(whole.size(0), n, part.size(0)) && is_at(op.rank() * part.size(0) * whole.stride(0));
+}
+
+at::Tensor apart(const Operation& op, const at::Tensor& whole, const at::Tensor& part,
+                 const at::Tensor& input) {
+  return is_own_part(op, whole, part) ? input.detach().clone() : input;
 }
 
 }  // namespace lockstep::tensor

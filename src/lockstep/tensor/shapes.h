@@ -15,8 +15,10 @@ void check_own(const Operation& op, const at::Tensor& a, const Argument& a_name,
 void check_whole(const Operation& op, const at::Tensor& whole, const char* whole_name, const at::Tensor& part,
                  const char* part_name);
 
-// `input`, or a copy of it where the call is in place: where `part` is exactly this rank's part of `whole`,
-// as in all_gather_single(whole, part). Any other overlap is found later, and refused.
+// Whether the call is in place: `part` is exactly this rank's part of `whole`, as in
+// all_gather_single(whole, part).
+bool is_own_part(const Operation& op, const at::Tensor& whole, const at::Tensor& part);
+// `input`, or a copy of it where the call is in place. Any other overlap is found later, and refused.
 at::Tensor apart(const Operation& op, const at::Tensor& whole, const at::Tensor& part,
                  const at::Tensor& input);
 
