@@ -10,6 +10,7 @@
 
 #include "lockstep/ddp/bucket.h"
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/heap_top.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/parameters.h"
 #include "lockstep/tensor/gradient_slot.h"
@@ -52,6 +53,7 @@ class Gradients {
   // Copies a gradient to its place in its bucket, whose shape and type it has.
   void fill(std::size_t parameter, const at::Tensor& gradient) {
     buckets_[places_[parameter].bucket]->fill(places_[parameter].place, gradient, *copy_choice_);
+    heap_top_->saw(gradient);
   }
 
   // Makes the buckets of the plan. Gradients that are views of the old ones keep their numbers: they move.
@@ -64,6 +66,7 @@ class Gradients {
   std::vector<std::unique_ptr<GradBucket>> buckets_;  // by pointer: a hook may keep a reference until `then`
   std::vector<Place> places_;
   std::unique_ptr<collective::CopyChoice> copy_choice_ = std::make_unique<collective::CopyChoice>();
+  std::unique_ptr<HeapTop> heap_top_ = std::make_unique<HeapTop>();
 };
 
 }  // namespace lockstep::ddp
