@@ -132,4 +132,9 @@ void Mail::leave_group(std::uint64_t group) {
   if (messenger_) messenger_->leave_group(group);
 }
 
+void Mail::seek(Rank rank) {
+  const MutexLock lock(mutex_);
+  if (messenger_) messenger_->seek(rank);
+}
+
 }  // namespace lockstep::backend

@@ -151,6 +151,28 @@ TEST(Mail, AWaitMayEndBeforeItsMessage) {
   }));
 }
 
+// Between hosts a receive makes no connection: nothing but the watch can tell.
+TEST(Mail, AReceiveFromARankThatLeavesWithoutAMessageEnds) {
+  for (const int leaver : {0, 2}) {
+    EXPECT_OK(run_ranks(3, [leaver](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, 1);
+      ASSERT_TRUE(world);
+      ASSERT_OK(barrier(world->group()));
+      if (rank.rank.value == leaver) return;
+      std::vector<int> number{7};
+      for (int i = 0; i < 2; ++i) {  // while it leaves, and afterwards
+        const Status left =
+            world->group()
+                .recv(Rank{leaver}, 1, bytes_of(number), {.deadline = Clock::steady().in(20s)})
+                ->wait();
+        EXPECT_EQ(left.failure(), Failure::kDesync) << left.text();
+        EXPECT_EQ(left.cause().peer, Rank{leaver}) << left.text();
+        EXPECT_THAT(left.message(), HasSubstr(cat("rank ", leaver, " left the group")));
+      }
+    }));
+  }
+}
+
 TEST(MailOfProcesses, InAForkedChildNobodyWaits) {
   EXPECT_OK(ProcessWorld{2}.run([](const SpawnedRank& rank) {
     const auto world = join(rank);

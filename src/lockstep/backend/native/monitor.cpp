@@ -21,6 +21,7 @@ Result<std::unique_ptr<Monitor>> Monitor::start(MonitorOptions options, transpor
             const MutexLock lock(self.looking_);
             self.watcher_->look([&self](Rank lost, const Status& status) { self.hear_of(lost, status); });
           }
+          self.tell_of_leaves();
           self.look_at_groups();
           self.watcher_->sleep();
         }
@@ -51,6 +52,21 @@ void Monitor::look_at_groups() {
     if (!group.hear) continue;
     if (const Status failure = group.look(); !failure.ok()) std::exchange(group.hear, nullptr)(failure);
   }
+}
+
+void Monitor::tell_of_leaves() {
+  const MutexLock lock(mutex_);
+  if (!hear_left_) return;
+  const LeftRanks& left = *watcher_->left();
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    const Rank rank(static_cast<int>(i));
+    if (left[i] && told_left_.insert(rank).second) hear_left_(rank);
+  }
+}
+
+void Monitor::when_left(std::function<void(Rank)> hear) {
+  const MutexLock lock(mutex_);
+  hear_left_ = std::move(hear);
 }
 
 void Monitor::watch(std::uint64_t group, const std::vector<Rank>& members, Hear hear,

@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -77,6 +78,9 @@ class Monitor {
     Monitor& monitor_;
   };
 
+  // `hear` is called on the monitor's thread, once for every rank that has left the world, also before this;
+  // it may not wait. At most one; nobody is told before there is one.
+  void when_left(std::function<void(Rank)> hear);
   // Whether it is known here that a rank has left the world; of one on another host that may take a moment.
   bool has_left(Rank rank) const;
   // The same for all ranks, by rank; for those who may ask after the monitor is gone.
@@ -97,12 +101,15 @@ class Monitor {
 
   void hear_of(Rank lost, const Status& status);
   void look_at_groups();
+  void tell_of_leaves();
 
   const std::uint64_t fork_generation_;
   std::atomic<bool> stop_ = false;
   mutable Mutex mutex_;
   std::map<std::uint64_t, Group> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<Rank, Status> lost_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::function<void(Rank)> hear_left_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<Rank> told_left_ LOCKSTEP_GUARDED_BY(mutex_);
   Mutex looking_;  // before mutex_; held by the thread while it looks, and by who changes what it looks at
   std::unique_ptr<Watcher> watcher_;
   std::thread thread_;

@@ -174,7 +174,9 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
   if (size().value == 1) return {};
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
-  return mail_->open(everyone, "mail", deadline, look_while_joining());
+  LOCKSTEP_TRY(mail_->open(everyone, "mail", deadline, look_while_joining()));
+  monitor_->when_left([mail = mail_.get()](Rank rank) { mail->seek(rank); });
+  return {};
 }
 
 // On a board of its own: the first group's must be as good as untouched.

@@ -32,6 +32,10 @@ void Channel::accepted_on_strand(std::unique_ptr<Connection> connection) {
   pairing_.accepted_on_strand(std::move(connection));
 }
 
+void Channel::seek_on_strand() {
+  if (!failure_) pairing_.connect_on_strand();
+}
+
 void Channel::join_on_strand(std::unique_ptr<Neighbour> neighbour) {
   neighbour_ = neighbour.get();
   pairing_.end_on_strand();

@@ -30,6 +30,8 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
   void end_on_strand(const Status& why) override;
   const std::optional<Status>& failure() const override { return failure_; }
   void accepted_on_strand(std::unique_ptr<Connection> connection);
+  // Makes a connection unless there is one or one is on its way.
+  void seek_on_strand();
   // For a peer on this host, first of all.
   void join_on_strand(std::unique_ptr<Neighbour> neighbour);
   // Of such a peer: moves what can be moved at once; true if there was something.

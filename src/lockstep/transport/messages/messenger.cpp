@@ -130,6 +130,10 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     surroundings_->mailbox.leave_group(group);
   }
 
+  void seek_on_strand(Rank peer) {
+    if (!closed_ && is_other(peer)) channel_on_strand(peer).seek_on_strand();
+  }
+
   // What must be destroyed outside of the loop to wait for its callbacks.
   struct Remains {
     std::unique_ptr<Listener> listener;
@@ -361,6 +365,11 @@ void Messenger::fail_group(std::uint64_t group, const Status& why) {
 void Messenger::leave_group(std::uint64_t group) {
   if (impl_->loop().in_forked_child()) return;
   impl_->strand()->run_for(impl_->loop(), [&] { impl_->leave_group_on_strand(group); });
+}
+
+void Messenger::seek(Rank peer) {
+  if (impl_->loop().in_forked_child()) return;
+  impl_->strand()->run_for(impl_->loop(), [&] { impl_->seek_on_strand(peer); });
 }
 
 }  // namespace lockstep::transport::messages

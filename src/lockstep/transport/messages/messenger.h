@@ -19,7 +19,7 @@
 // Messages that came whole before can still be received. Receives from any rank stay: others may serve them.
 // Without memory for a message the messenger ends: pending and later operations get kNoMemory, and its peers
 // see it close. A call that throws std::bad_alloc has begun nothing, and its callback is never called.
-// Does not: retry, reconnect, or watch a peer with whom it has no connection yet.
+// Does not: retry, reconnect, or watch a peer with whom it has no connection yet (seek() makes one).
 // Grammar: docs/wire/messages.md.
 #pragma once
 
@@ -89,6 +89,9 @@ class Messenger {
   // The group has ended: its pending and later operations get `why`, what has arrived for it is forgotten,
   // and what still arrives is dropped. Groups are never reused. The first call counts.
   void fail_group(std::uint64_t group, const Status& why);
+  // Makes a connection to that rank unless there is one: a receive alone makes none, and so does not hear
+  // that the rank is gone. For one of whom that is known from elsewhere; what it has sent still comes.
+  void seek(Rank peer);
   // For threads that wait for their messages, and for an Attendant, which is needed where there are pipes.
   std::shared_ptr<Progress> progress() const;
   // The group's owner is gone, and calls nothing for it any more. Why it ended is forgotten, and after 1,024
