@@ -69,6 +69,7 @@ bool bear(const Medium& medium, std::size_t size, int fail_at) {
     EXPECT_NE(thrown, done) << "its callback has run, if it has begun";
     if (done && !sent->ok()) {
       EXPECT_THAT(*sent, FailureIs(Failure::kNoMemory)) << sent->text();
+      EXPECT_EQ(sent->cause().peer, Rank(0)) << "whose memory it is";
       // It is dead, and says so.
       Status later;
       ranks[0].send(1, Rank(1), 0, out, ranks.soon(), [&](const Status& status) { later = status; });

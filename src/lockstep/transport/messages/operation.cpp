@@ -18,7 +18,8 @@ Status Operation::blame(const Status& status) const { return blame(status, peer)
 Status Operation::blame(const Status& status, std::optional<Rank> other) const {
   Cause cause = status.cause();
   cause.rank = self;
-  cause.peer = other;
+  // Memory that nobody else is said to lack is lacking here.
+  cause.peer = cause.failure == Failure::kNoMemory && !cause.peer ? self : other;
   cause.op = direction == Direction::kSend ? "send" : "recv";
   return status.with_prefix(cat("rank ", self, ": ", text(), ": ")).with_cause(std::move(cause));
 }
