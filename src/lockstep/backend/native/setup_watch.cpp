@@ -11,6 +11,10 @@ namespace lockstep::backend {
 namespace {
 
 constexpr Duration kTelling = std::chrono::seconds(2);
+// A process that ends closes its connections before it can be seen to have ended; one that gives up closes
+// them before it says why.
+constexpr Duration kEnding = std::chrono::seconds(1);
+constexpr Duration kLookPeriod = std::chrono::milliseconds(10);
 
 }  // namespace
 
@@ -30,9 +34,20 @@ Status SetupWatch::look() const {
   return {};
 }
 
+Status SetupWatch::look_for_reason_of(const Status& met) const {
+  Status found = look();
+  const bool broken = met.code() == Code::kDisconnected && met.failure() == Failure::kNone;
+  const Deadline patience = rendezvous_.store->clock().in(broken ? kEnding : Duration::zero());
+  const std::string key(store::kSetUpFailed);
+  while (found.ok() && !patience.expired()) {
+    (void)rendezvous_.store->wait({&key, 1}, patience.at_most(kLookPeriod));
+    found = look();
+  }
+  return found;
+}
+
 Status SetupWatch::fail(const Status& met) const {
-  // A connection that breaks may be that of one that has died.
-  const Status found = look();
+  const Status found = look_for_reason_of(met);
   const Status& status = found.ok() ? met : found;
   Cause cause = status.cause();
   if (!cause.rank) cause.rank = rendezvous_.rank;

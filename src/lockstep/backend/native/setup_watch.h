@@ -17,10 +17,13 @@ class SetupWatch {
 
   // Ok while all others can still come.
   Status look() const;
-  // Tells the others that this rank gives up. Gives back what ended it first.
+  // Tells the others that this rank gives up. Gives back what ended it first: behind a connection that broke
+  // there is one that has died or given up, and it may take a moment (1 s at most) until that is known.
   Status fail(const Status& met) const;
 
  private:
+  Status look_for_reason_of(const Status& met) const;
+
   const Rendezvous& rendezvous_;
 };
 
