@@ -199,5 +199,6 @@ int main(int argc, char** argv) {
     return 2;
   }
   base::configure_logging(environment->log);
+  std::thread([] {}).join();  // with the first ThreadSanitizer starts one of its own, which would count
   return chaos::RankProgram(*plan, *environment).run();
 }
