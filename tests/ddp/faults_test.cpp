@@ -192,11 +192,13 @@ TEST(Faults, AModuleThatHasChangedIsNamedOnEveryRank) {
       auto net = std::make_shared<Two>();
       DistributedDataParallel model(net, {.process_group = tensor::new_group({0, 1})});
       model(ones()).sum().backward();
+      std::vector<std::string> words = change.words;
+      words.push_back("wrap it again, on all ranks and for a new group");
       if (rank == 1) {
         change.make(*net);
-        expect_error([&] { model(ones()); }, change.words);
+        expect_error<InvalidArgument>([&] { model(ones()); }, words);
       } else {
-        expect_error<RemoteError>([&] { model(ones()).sum().backward(); }, change.words);
+        expect_error<RemoteError>([&] { model(ones()).sum().backward(); }, words);
       }
     }
   });
@@ -302,6 +304,62 @@ TEST(Faults, ANeedlessSearchIsWarnedAboutOnce) {
     const auto first = said.find("find_unused_parameters is set");
     EXPECT_NE(first, std::string::npos);
     EXPECT_EQ(said.find("find_unused_parameters is set", first + 1), std::string::npos);
+  });
+}
+
+// A layer, and a tensor that was never registered.
+struct Careless : nn::Module {
+  Careless() { register_module("layer", layer); }
+  at::Tensor forward(const at::Tensor& x) { return layer(x) * scale; }
+  nn::Linear layer{2, 2};
+  at::Tensor scale = torch::ones({1, 2}, at::TensorOptions().requires_grad(true));
+};
+
+std::size_t times_warned(const std::string& said) {
+  std::size_t times = 0;
+  const std::string sentence = "no parameter of the module";
+  for (auto at = said.find(sentence); at != std::string::npos; at = said.find(sentence, at + 1)) ++times;
+  return times;
+}
+
+TEST(Faults, ATensorThatWasNotRegisteredIsWarnedAboutOnce) {
+  run_world(2, [](int rank) {
+    DistributedDataParallel model(std::make_shared<Careless>());
+    ::testing::internal::CaptureStderr();
+    for (int step = 0; step < 3; ++step) model(ones()).sum().backward();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(times_warned(said), 1U) << said;
+    EXPECT_THAT(said, ::testing::HasSubstr(cat("rank ", rank, ": DistributedDataParallel: forward uses 1")));
+    EXPECT_THAT(said, ::testing::HasSubstr("Float of shape [1, 2]"));
+    EXPECT_THAT(said, ::testing::HasSubstr("register_parameter()"));
+  });
+}
+
+TEST(Faults, WhatBelongsToOthersIsNotWarnedAbout) {
+  struct Inputs {
+    at::Tensor x;
+  };
+  struct Taking : nn::Module {
+    Taking() { register_module("layer", layer); }
+    at::Tensor forward(const Inputs& inputs) { return layer(inputs.x); }
+    at::Tensor forward(const std::vector<at::Tensor>& both) { return layer(both[0]) * both[1]; }
+    nn::Linear layer{2, 2};
+  };
+  run_world(2, [](int) {
+    ::testing::internal::CaptureStderr();
+    nn::Linear before(2, 2);
+    const at::Tensor leaf = ones().requires_grad_();
+    DistributedDataParallel first(std::make_shared<Two>());
+    DistributedDataParallel second(std::make_shared<Two>());
+    second(first(before(leaf))).sum().backward();
+    DistributedDataParallel taking(std::make_shared<Taking>());
+    taking(std::vector{before(leaf), leaf}).sum().backward();
+    DistributedDataParallel opaque(std::make_shared<Taking>());  // what it is given cannot be looked into
+    opaque(Inputs{before(leaf)}).sum().backward();
+    DistributedDataParallel ignoring(std::make_shared<Two>(),
+                                     {.parameters_and_buffers_to_ignore = {"first.weight"}});
+    ignoring(leaf).sum().backward();
+    EXPECT_EQ(times_warned(::testing::internal::GetCapturedStderr()), 0U);
   });
 }
 

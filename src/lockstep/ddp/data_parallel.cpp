@@ -133,6 +133,7 @@ void DataParallel::begin_forward() {
 void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
   if (!syncing_) return;
   buffers_.around_forward(BufferHookLocation::kPostForward, group_);
+  if (unregistered_.has_inputs()) unregistered_.look(outputs, module_->parameters(), gradients_);
   const PassParts parts{.gradients = gradients_,
                         .hook = hook_,
                         .used = *used_,

@@ -32,6 +32,7 @@
 #include "lockstep/ddp/parameters.h"
 #include "lockstep/ddp/running_pass.h"
 #include "lockstep/ddp/statistics.h"
+#include "lockstep/ddp/unregistered.h"
 #include "lockstep/ddp/used_parameters.h"
 
 namespace lockstep::ddp {
@@ -44,6 +45,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
 
   // Around every forward of the module, with the tensors that it returned.
   void begin_forward();
+  // Whether the tensors that the next forward is given are to be told, where they are known.
+  bool wants_inputs() const { return unregistered_.is_due() && synchronises(); }
+  void set_inputs(std::vector<at::Tensor> inputs) { unregistered_.set_inputs(std::move(inputs)); }
   void end_forward(std::span<const at::Tensor> outputs);
   // Forward has thrown: the other ranks are told.
   void forward_failed(const std::exception& error);
@@ -102,6 +106,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   PassObserver pass_observer_;  // that of the pass that runs: nothing where nobody listens
   Statistics statistics_;
   BufferSync buffers_;
+  UnregisteredSearch unregistered_;
   RunningPass running_;
 };
 

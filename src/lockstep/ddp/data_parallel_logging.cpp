@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <map>
@@ -73,6 +74,9 @@ LoggingData DataParallel::logging_data() const {
     const std::string name = c10::toString(gradient.dtype);
     if (std::find(dtypes.begin(), dtypes.end(), name) == dtypes.end()) dtypes.push_back(name);
   }
+  const bool several_devices = std::any_of(planned.begin(), planned.end(), [&](const auto& gradient) {
+    return gradient.device != planned.front().device;
+  });
   std::size_t unused = 0;
   for (std::size_t i = 0; i < planned.size(); ++i) {
     if (!used_->used_anywhere(i)) unused += planned[i].bytes();
@@ -116,7 +120,7 @@ LoggingData DataParallel::logging_data() const {
                   {"broadcast_buffers", flag(buffers_.on())},
                   {"has_sync_bn", flag(module_->has_sync_batch_norm())},
                   {"join_uneven_inputs", 0},
-                  {"is_multi_device_module", 0},
+                  {"is_multi_device_module", flag(several_devices)},
                   {"output_device", -1},
                   {"forward_compute_time_start", moment(sample.moments.forward)},
                   {"backward_compute_time_start", moment(sample.moments.backward)},

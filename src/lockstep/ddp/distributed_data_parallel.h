@@ -151,6 +151,9 @@ class DistributedDataParallel : public DataParallelModule {
 
   template <typename... Args>
   decltype(auto) forward(Args&&... args) {
+    if constexpr ((LookedInto<std::decay_t<Args>> && ...)) {
+      if (core_->wants_inputs()) core_->set_inputs(tensors_in(args...));
+    }
     return around(
         [&]() -> decltype(auto) { return Wrapped<M>::forward(module_, std::forward<Args>(args)...); });
   }

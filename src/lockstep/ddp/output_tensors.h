@@ -1,7 +1,7 @@
 // The tensors inside a value, whatever its type: what forward returned.
 //
-// Looked into are tensors, vector, array, list, pair, tuple, optional, map, unordered_map, pointers to these,
-// torch's IValue, and structs that have LOCKSTEP_OBJECT. For a type of another kind:
+// Looked into are tensors, vector, array, list, pair, tuple, optional, map, unordered_map, torch's IValue,
+// and structs that have LOCKSTEP_OBJECT. For a type of another kind:
 //
 //   template <>
 //   struct lockstep::ddp::OutputTensors<Mine> {
@@ -16,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <concepts>
 #include <map>
 #include <optional>
 #include <ranges>
@@ -31,6 +32,7 @@ namespace lockstep::ddp {
 
 template <typename T>
 struct OutputTensors {
+  using Unknown = void;
   static void visit(const T&, std::vector<at::Tensor>&) {}
 };
 
@@ -38,6 +40,11 @@ template <typename T>
 void find_tensors(const T& value, std::vector<at::Tensor>& found) {
   OutputTensors<T>::visit(value, found);
 }
+
+// Whether it is known which tensors a T has: all, or that it has none.
+template <typename T>
+concept LookedInto = !requires { typename OutputTensors<T>::Unknown; } || std::is_arithmetic_v<T> ||
+                     std::is_enum_v<T> || std::same_as<T, const char*>;
 
 template <typename T>
   requires std::is_base_of_v<at::TensorBase, T>
@@ -94,5 +101,12 @@ struct OutputTensors<c10::IValue> {
     }
   }
 };
+
+template <typename... Each>
+std::vector<at::Tensor> tensors_in(const Each&... each) {
+  std::vector<at::Tensor> found;
+  (find_tensors(each, found), ...);
+  return found;
+}
 
 }  // namespace lockstep::ddp

@@ -1,0 +1,84 @@
+#include "lockstep/ddp/unregistered.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <string>
+#include <unordered_set>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/tensor/groups.h"
+
+namespace lockstep::ddp {
+namespace {
+
+using torch::autograd::Node;
+
+constexpr Logger kLog("ddp");
+
+// A walk from outputs to leaves that enters no node twice, and none that it was told to leave out.
+class Walk {
+ public:
+  void leave_out(const Node* node) { seen_.insert(node); }
+  void leave_out(const at::Tensor& tensor) { seen_.insert(node_of(tensor)); }
+  void enter(const at::Tensor& tensor) { enter(node_of(tensor)); }
+  void enter(const Node* node) {
+    if (node != nullptr && seen_.insert(node).second) left_.push_back(node);
+  }
+  // Null at the end.
+  const Node* next() {
+    if (left_.empty()) return nullptr;
+    const Node* const node = left_.back();
+    left_.pop_back();
+    for (const torch::autograd::Edge& edge : node->next_edges()) enter(edge.function.get());
+    return node;
+  }
+
+ private:
+  static const Node* node_of(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.requires_grad()) return nullptr;
+    return torch::autograd::impl::gradient_edge(tensor).function.get();
+  }
+
+  std::unordered_set<const Node*> seen_;
+  std::vector<const Node*> left_;
+};
+
+std::string text_of(const at::Tensor& tensor) {
+  std::vector<std::string> sizes;
+  for (const std::int64_t size : tensor.sizes()) sizes.push_back(cat(size));
+  return cat(c10::toString(tensor.scalar_type()), " of shape [", base::join(sizes), ']');
+}
+
+}  // namespace
+
+void UnregisteredSearch::look(std::span<const at::Tensor> outputs, const NamedTensors& all,
+                              Gradients& gradients) {
+  if (done_ || !inputs_) return;
+  done_ = true;
+  Walk walk;
+  for (const at::Tensor& input : *inputs_) walk.leave_out(input);
+  inputs_.reset();
+  std::unordered_set<const c10::TensorImpl*> registered;
+  for (const auto& [name, parameter] : all) registered.insert(parameter.unsafeGetTensorImpl());
+  for (std::size_t i = 0; i < gradients.size(); ++i) walk.leave_out(gradients.slot(i).accumulator());
+  for (const at::Tensor& output : outputs) walk.enter(output);
+  std::vector<std::string> found;
+  while (const Node* const node = walk.next()) {
+    const auto* const leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node);
+    if (leaf == nullptr || !leaf->variable.defined()) continue;
+    if (!registered.contains(leaf->variable.unsafeGetTensorImpl())) found.push_back(text_of(leaf->variable));
+  }
+  if (found.empty()) return;
+  const bool one = found.size() == 1;
+  kLog.warn(cat("rank ", tensor::get_rank(), ": DistributedDataParallel: forward uses ", found.size(),
+                one ? " tensor that needs a gradient, but is" : " tensors that need gradients, but are",
+                " no parameter of the module: ", base::join(found, "; "),
+                ". Such a gradient is not reduced: every rank keeps its own, and the replicas drift apart. "
+                "Register the tensor with register_parameter() and wrap the module again; one that belongs "
+                "to somebody else can be an argument of forward."));
+}
+
+}  // namespace lockstep::ddp
