@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What `make demo` shows: two ranks that train a network together, and one that dies on purpose.
 #
-#   tools/demo.sh [BUILD [IMAGES]]    the build to show (default: build/release), and what it trains on
+#   tools/demo.sh [BUILD [IMAGES]]    the build to show (default: build/release), and what it trains on: a file
+#                                     of lines, or a folder with the four files of MNIST, packed or not
 #
 # Exits 0 if everything went as announced.
 set -uo pipefail
@@ -44,6 +45,20 @@ for program in "$lockstep" "$training" "$example"; do
   [ -x "$program" ] || fail "there is no $program; run 'make demo', or build the preset first"
 done
 [ -r "$images" ] || fail "there is no $images; run 'make demo', or tools/setup.sh build digits"
+if [ -d "$images" ]; then
+  mnist=$logs/mnist
+  mkdir "$mnist"
+  for name in {train,t10k}-{images-idx3,labels-idx1}-ubyte; do
+    if [ -r "$images/$name" ]; then
+      ln -s "$(realpath "$images/$name")" "$mnist/$name"
+    elif [ -r "$images/$name.gz" ]; then
+      gzip -dc "$images/$name.gz" >"$mnist/$name" || fail "$images/$name.gz cannot be unpacked; fetch it again"
+    else
+      fail "there is neither $name nor $name.gz in $images"
+    fi
+  done
+  images=$mnist
+fi
 mkdir -p "$pictures"
 
 title "1. Two ranks train a network on handwritten digits"
