@@ -9,7 +9,7 @@ ATTACK_SECONDS ?= 60
 REPORTS := $(CURDIR)/build/reports
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz chaos attack bench install package clean format release
+.PHONY: help demo test check fuzz chaos attack long bench install package clean format release
 
 help:          ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,7 +39,10 @@ chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport
 	  --jumping-clock $(CURDIR)/build/release/lib/libjumping_clock.so --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
 	  --seconds $(CHAOS_SECONDS) --json $(REPORTS)/chaos.json --markdown $(REPORTS)/chaos.md
 	tests/ddp/kills.py build/release/tests/ddp_faults_test --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
-	  --markdown $(REPORTS)/kills.md
+	  --markdown $(REPORTS)/kills.md --rank-program build/release/tests/ddp_rank --command build/release/bin/lockstep
+
+long: release  ## train every network 50 steps between two hosts, beside one process, as root
+	python3 tests/ddp/hosts_test.py build/release/bin/lockstep build/release/tests/ddp_rank --steps 50
 
 attack: release ## run a job under attack for ATTACK_SECONDS (60); its steps may take 5 % longer
 	@mkdir -p $(REPORTS)

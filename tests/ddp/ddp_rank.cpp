@@ -6,12 +6,22 @@
 //   ddp_rank --bitwise N     hosts_test.py: trains every net of nets.h beside one process, in N steps (50 for
 //   the
 //                            first), and says on each rank whether the bits are the same
+//   ddp_rank --killed VICTIM STEP US
+//                            kills.py: trains until rank VICTIM kills itself, so many microseconds after a
+//                            step has begun, and says on each other rank whom it heard of
+#include <signal.h>
+#include <sys/time.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
+#include <torch/utils.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -22,8 +32,11 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/sampler.h"
 #include "lockstep/ddp/state_dict.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/init.h"
+#include "one_process.h"
 
 namespace {
 
@@ -142,9 +155,46 @@ int compare_bits(int steps) {
   return 0;
 }
 
+std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+void die(int) {
+  std::array<char, 64> text;
+  const int size = std::snprintf(text.data(), text.size(), "died at %lld\n", static_cast<long long>(now()));
+  if (::write(STDOUT_FILENO, text.data(), static_cast<std::size_t>(size)) == size)
+    ::kill(::getpid(), SIGKILL);
+}
+
+int train_until_killed(int victim, int last_step, int micros) {
+  const int rank = lockstep::get_rank();
+  torch::set_num_threads(1);
+  try {
+    const auto net = lockstep::testing::make_net("cnn");
+    lockstep::DistributedDataParallel model(net, {.bucket_cap_mb = 0.002});
+    for (int step = 0;; ++step) {
+      if (rank == victim && step == last_step) {
+        ::signal(SIGALRM, die);
+        const itimerval at{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = micros}};
+        if (::setitimer(ITIMER_REAL, &at, nullptr) != 0) return 1;
+      }
+      net->zero_grad(step % 2 == 0);
+      model(net->batch(rank, step)).backward();
+      lockstep::testing::descend(*net, 0.05);
+    }
+  } catch (const lockstep::PeerDied& error) {
+    std::cout << "rank " << rank << " heard of rank " << error.peer().value_or(lockstep::Rank{-1}).value
+              << " at " << now() << std::endl;
+    return 0;
+  }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
+  if (count == 5) {
+    const auto world = lockstep::init_process_group();
+    lockstep::barrier();  // all have joined: a death before that is another matter
+    return train_until_killed(std::stoi(words[2]), std::stoi(words[3]), std::stoi(words[4]));
+  }
   if (count == 3) {
     const auto world = lockstep::init_process_group();
     return compare_bits(std::stoi(words[2]));

@@ -1,6 +1,8 @@
-"""Ranks on two hosts train bitwise as one process: over TCP alone, and over TCP and shared memory.
+"""Ranks on two hosts train bitwise as one process: over TCP alone, and over TCP and shared memory. One that dies is named.
 
-    hosts_test.py COMMAND RANK_PROGRAM      COMMAND is `lockstep`. The hosts are network namespaces.
+    hosts_test.py COMMAND RANK_PROGRAM [--steps N]      COMMAND is `lockstep`. The hosts are network namespaces.
+
+Every network trains for N steps; without N the first one for 50 and the others for a few (`make long` has 50 for all).
 """
 
 import pathlib
@@ -13,10 +15,11 @@ sys.dont_write_bytecode = True
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "world"))
 
 import hosts  # noqa: E402
+import kills  # noqa: E402
 from bounds import within  # noqa: E402
 from rendezvous_rank import clean_environment  # noqa: E402
 
-COMMAND, PROGRAM = "", ""
+COMMAND, PROGRAM, STEPS = "", "", None
 
 
 class BetweenHosts(unittest.TestCase):
@@ -26,6 +29,7 @@ class BetweenHosts(unittest.TestCase):
 
     def train(self, ranks, steps):
         """`ranks[i]` of them on host i."""
+        steps = STEPS or steps
         with tempfile.TemporaryDirectory() as folder:
             secret = pathlib.Path(folder, "secret")
             subprocess.run([COMMAND, "secret", secret], check=True, capture_output=True, timeout=within(60))
@@ -40,12 +44,19 @@ class BetweenHosts(unittest.TestCase):
                 self.addCleanup(agent.kill)
             said = ""
             for agent in agents:
-                output, errors = agent.communicate(timeout=within(250))
+                output, errors = agent.communicate(timeout=within(250 if STEPS is None else 1200))
                 self.assertEqual(agent.returncode, 0, output + errors)
                 said += output
         self.assertEqual(said.count(f"of {sum(ranks)}, local rank"), sum(ranks), said)
         # As many hosts as ranks that are the first of theirs.
         self.assertEqual(said.count("local rank 0: the same bits"), 2, said)
+
+    def test_a_rank_that_is_killed_is_named_by_all(self):
+        with tempfile.TemporaryDirectory() as folder:
+            secret = str(pathlib.Path(folder, "secret"))
+            subprocess.run([COMMAND, "secret", secret], check=True, capture_output=True, timeout=within(60))
+            _, wrong = kills.BetweenHosts(PROGRAM, secret, self.hosts).kill_once(3, (1, 2, 500))
+        self.assertEqual(wrong, [])
 
     def test_tcp(self):
         self.train((1, 1), steps=6)
@@ -57,4 +68,7 @@ class BetweenHosts(unittest.TestCase):
 
 if __name__ == "__main__":
     COMMAND, PROGRAM = sys.argv[1:3]
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    rest = sys.argv[3:]
+    if rest[:1] == ["--steps"]:
+        STEPS, rest = int(rest[1]), rest[2:]
+    unittest.main(argv=[sys.argv[0], *rest])

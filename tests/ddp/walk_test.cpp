@@ -1,15 +1,17 @@
-// The walk of docs/architecture.md: one gradient goes from backward() to shared memory through seven files,
-// in their order. Read off the stacks of a real pass: where the operation is begun, and where it waits for
-// the other rank's memory.
+// The walk of docs/architecture.md: one gradient goes from backward() to shared memory, or to the wire,
+// through seven files, in their order. Read off the stacks of a real pass: where the operation is begun, and
+// where it waits for the other rank.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <torch/nn/modules/linear.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -39,8 +41,10 @@ Stack stack() {
 struct Sleeps {
   std::mutex mutex;
   std::vector<Stack> stacks;
-  std::atomic<bool> watching = false;
-  std::atomic<bool>* seen = nullptr;  // tells the other rank that it may come
+  std::atomic<bool> in_futex = false;  // is watched for
+  std::atomic<bool> in_poll = false;
+  std::atomic<bool> without_memory = false;  // this process gets no shared memory
+  std::atomic<bool>* seen = nullptr;         // tells the other rank that it may come
 };
 Sleeps& sleeps() {
   static Sleeps all;
@@ -92,6 +96,7 @@ bool pass_in_order(const std::vector<std::string>& files, const std::vector<std:
 
 // What the two ranks tell the test.
 struct Shared {
+  bool tcp = false;
   std::atomic<bool> sleeping = false;  // rank 0 is: rank 1 may come
   std::atomic<bool> in_order = false;
 };
@@ -109,9 +114,10 @@ void pass(int rank, Shared& shared) {
     if (event.phase == OperationPhase::kPre) begun = stack();
   });
   sleeps().seen = &shared.sleeping;
-  sleeps().watching = true;
+  std::atomic<bool>& watched = shared.tcp ? sleeps().in_poll : sleeps().in_futex;
+  watched = true;
   loss.backward();
-  sleeps().watching = false;
+  watched = false;
   shared.sleeping = true;
 
   const std::vector<std::string> first = files_of(begun);
@@ -122,7 +128,8 @@ void pass(int rank, Shared& shared) {
   bool reached = false;
   for (const Stack& each : sleeps().stacks) {
     const std::vector<std::string> rest = files_of(each);
-    reached = reached || pass_in_order(rest, {"backend/native/", "collective/", "transport/shm/"});
+    const char* const last = shared.tcp ? "transport/link/" : "transport/shm/";
+    reached = reached || pass_in_order(rest, {"backend/native/", "collective/", last});
     if (!reached) std::cerr << "asleep in " << ::testing::PrintToString(rest) << "\n";
     if (reached) break;
   }
@@ -130,29 +137,39 @@ void pass(int rank, Shared& shared) {
 }
 
 // A thread that sleeps for something else may let rank 1 come too early to be waited for: then once more.
-TEST(Walk, OneGradientPassesSevenFilesInOrder) {
+bool passes_in_order(bool tcp) {
   constexpr int kAttempts = 5;
   void* const memory =
       ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   bool in_order = false;
   for (int attempt = 0; attempt < kAttempts && !in_order; ++attempt) {
     auto* const shared = new (memory) Shared;
+    shared->tcp = tcp;
     const Status status = testing::ProcessWorld(2, std::chrono::minutes(1)).run([&](const SpawnedRank& rank) {
-      const auto world = init_process_group({.environment = rank.environment});
+      sleeps().without_memory = tcp;
+      const WorldOptions options{.without_shared_memory = backend::WithoutSharedMemory::kUseTcp};
+      const auto world = init_process_group({.world = options, .environment = rank.environment});
       pass(rank.rank.value, *shared);
     });
     if (!status.ok()) std::cerr << status.message() << "\n";
     in_order = shared->in_order;
   }
-  EXPECT_TRUE(in_order);
   ::munmap(memory, sizeof(Shared));
+  return in_order;
 }
+
+TEST(Walk, OneGradientPassesSevenFilesInOrderToSharedMemory) { EXPECT_TRUE(passes_in_order(false)); }
+TEST(Walk, OneGradientPassesSevenFilesInOrderToTheWire) { EXPECT_TRUE(passes_in_order(true)); }
 
 }  // namespace
 
-void note_sleep_of_this_thread() {
-  if (sleeps().watching) note_sleep();
+void note_sleep_in_futex() {
+  if (sleeps().in_futex) note_sleep();
 }
+void note_sleep_in_poll() {
+  if (sleeps().in_poll) note_sleep();
+}
+bool is_without_memory() { return sleeps().without_memory; }
 
 }  // namespace lockstep
 
@@ -167,6 +184,24 @@ extern "C" long syscall(long number, ...) noexcept {
   std::array<long, 6> words;
   for (long& word : words) word = va_arg(list, long);
   va_end(list);
-  if (number == SYS_futex && (words[1] & FUTEX_CMD_MASK) == FUTEX_WAIT) lockstep::note_sleep_of_this_thread();
+  if (number == SYS_futex && (words[1] & FUTEX_CMD_MASK) == FUTEX_WAIT) lockstep::note_sleep_in_futex();
   return real.load()(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+}
+
+// transport/link/links.cpp sleeps by it.
+extern "C" int poll(pollfd* entries, nfds_t count, int millis) {
+  using Real = int (*)(pollfd*, nfds_t, int);
+  static std::atomic<Real> real = nullptr;
+  if (real == nullptr) real = reinterpret_cast<Real>(::dlsym(RTLD_NEXT, "poll"));
+  lockstep::note_sleep_in_poll();
+  return real.load()(entries, count, millis);
+}
+
+extern "C" int memfd_create(const char* name, unsigned flags) noexcept {
+  using Real = int (*)(const char*, unsigned);
+  static std::atomic<Real> real = nullptr;
+  if (real == nullptr) real = reinterpret_cast<Real>(::dlsym(RTLD_NEXT, "memfd_create"));
+  if (!lockstep::is_without_memory()) return real.load()(name, flags);
+  errno = EPERM;
+  return -1;
 }
