@@ -36,7 +36,7 @@ using namespace lockstep;
 class StoreBackend final : public Backend {
  public:
   explicit StoreBackend(const GroupPlan& plan)
-      : who_(plan, Clock::steady()), store_(plan.store), queue_(Clock::steady()) {}
+      : who_(plan, Clock::steady()), store_(plan.store), queue_(Clock::steady(), who_.text()) {}
   ~StoreBackend() override { queue_.fail(Status::aborted("the group was destroyed")); }
 
   Rank rank() const override { return who_.rank(); }

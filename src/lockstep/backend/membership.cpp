@@ -13,6 +13,8 @@ Membership::Membership(GroupPlan plan, const Clock& clock)
       fork_generation_(base::fork_generation()),
       timeout_(plan_.timeout) {}
 
+std::string Membership::text() const { return cat("rank ", own(), ": group ", base::quoted(plan_.name)); }
+
 bool Membership::in_forked_child() const { return base::fork_generation() != fork_generation_; }
 
 Status Membership::refuse_in_forked_child(std::string_view op) const {

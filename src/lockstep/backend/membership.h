@@ -40,6 +40,8 @@ class Membership {
   Rank world_rank(Rank member) const { return plan_.members.at(static_cast<std::size_t>(member.value)); }
   // This rank's in the world.
   Rank own() const { return world_rank(plan_.rank); }
+  // For errors: "rank 2: group \"pair\"".
+  std::string text() const;
   const std::shared_ptr<store::Store>& store() const { return plan_.store; }
 
   Duration timeout() const { return timeout_.load(); }

@@ -6,9 +6,9 @@
 
 namespace lockstep::backend {
 
-MessageWork::MessageWork(std::uint64_t sequence, std::shared_ptr<const void> keep, const Clock& clock,
+MessageWork::MessageWork(MessageName name, std::shared_ptr<const void> keep, const Clock& clock,
                          std::shared_ptr<transport::messages::Progress> progress)
-    : sequence_(sequence),
+    : name_(name),
       clock_(clock),
       start_(clock.now()),
       progress_(std::move(progress)),
@@ -31,9 +31,10 @@ void MessageWork::complete(const Status& status, std::optional<Rank> source) {
 
 Status MessageWork::wait(std::optional<Deadline> deadline) {
   if (!done_ && !progress_->wait([this] { return done_.load(); }, deadline)) {
+    const std::string name = cat("rank ", name_.rank, ": ", name_.op, " #", name_.sequence);
     if (!progress_->in_forked_child())
-      return Status::timeout(cat("message #", sequence_, " has not arrived in time"));
-    return Status::invalid(cat("message #", sequence_, " belongs to the parent of this forked process"),
+      return Status::timeout(cat(name, " has not ended in time; it goes on."));
+    return Status::invalid(cat(name, " belongs to the parent of this forked process."),
                            {.failure = Failure::kForked});
   }
   return status();

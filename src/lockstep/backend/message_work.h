@@ -15,11 +15,18 @@
 
 namespace lockstep::backend {
 
+// "rank 2: recv #7".
+struct MessageName {
+  const char* op;  // of static storage
+  Rank rank;       // this rank's, in the world
+  std::uint64_t sequence;
+};
+
 class MessageWork final : public Work {
  public:
   // `keep` is let go of when the message is done with its bytes. `progress` is the messenger's; nothing for a
   // message that is not sent.
-  MessageWork(std::uint64_t sequence, std::shared_ptr<const void> keep, const Clock& clock,
+  MessageWork(MessageName name, std::shared_ptr<const void> keep, const Clock& clock,
               std::shared_ptr<transport::messages::Progress> progress);
 
   // Once, with no lock held. Callbacks run here.
@@ -30,14 +37,14 @@ class MessageWork final : public Work {
   Status status() const override;
   void on_complete(std::function<void(const Status&)> then) override;
   std::optional<Rank> source() const override;
-  std::uint64_t sequence() const override { return sequence_; }
+  std::uint64_t sequence() const override { return name_.sequence; }
   Duration duration() const override;
 
  private:
   // False if it is complete: then it is called at once.
   bool keep_callback(const std::function<void(const Status&)>& then);
 
-  const std::uint64_t sequence_;
+  const MessageName name_;
   const Clock& clock_;
   const base::TimePoint start_;
   const std::shared_ptr<transport::messages::Progress> progress_;  // shared with the messenger

@@ -15,10 +15,11 @@ namespace {
 // Set while a thread runs a completion callback: what it starts would wait for itself.
 alignas(8) thread_local bool t_in_callback = false;  // mold 1.10 misplaces less aligned ones
 
-Status from_a_callback() {
+Status from_a_callback(const std::string& whose) {
   return Status::invalid(
-      "a collective was started in a completion callback, on the thread that would have to run it; start it "
-      "on a thread of your own.");
+      cat(whose,
+          "a collective was started in a completion callback, on the thread that would have to run it; start "
+          "it on a thread of your own."));
 }
 
 }  // namespace
@@ -26,9 +27,10 @@ Status from_a_callback() {
 using Callback = std::function<void(const Status&)>;
 
 struct OpQueue::State {
-  explicit State(const Clock& given) : clock(given) {}
+  State(const Clock& given, std::string owner) : clock(given), whose(std::move(owner)) {}
 
   const Clock& clock;
+  const std::string whose;  // "rank 2: group \"pair\": ", or nothing
   Mutex mutex;
   CondVar changed;
   std::deque<std::shared_ptr<Op>> pending LOCKSTEP_GUARDED_BY(mutex);  // issued, not begun; in order
@@ -65,7 +67,8 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
         state->changed.wait(state->mutex);
         continue;
       }
-      if (until->expired()) return Status::timeout(cat("operation #", number, " has not ended in time"));
+      if (until->expired())
+        return Status::timeout(cat(state->whose, name, " #", number, " has not ended in time; it goes on."));
       state->changed.wait_until(state->mutex, *until);
     }
     return result;
@@ -104,7 +107,9 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
 
   const std::shared_ptr<State> state;
   const Deadline deadline;
-  std::uint64_t number = 0;  // set before anyone else sees it
+  // Set before anyone else sees it.
+  std::uint64_t number = 0;
+  std::string_view name = "operation";
   // Guarded by state->mutex, which the analysis cannot name from here.
   Body body;
   std::vector<Callback> callbacks;
@@ -164,7 +169,8 @@ void OpQueue::State::work() {
   }
 }
 
-OpQueue::OpQueue(const Clock& clock) : state_(std::make_shared<State>(clock)) {}
+OpQueue::OpQueue(const Clock& clock, std::string whose)
+    : state_(std::make_shared<State>(clock, whose.empty() ? std::move(whose) : whose + ": ")) {}
 
 OpQueue::~OpQueue() {
   fail(Status::aborted("the group was destroyed", {.failure = Failure::kClosed}));
@@ -180,7 +186,7 @@ OpQueue::~OpQueue() {
 }
 
 Status OpQueue::begin_run(std::uint64_t& sequence) {
-  if (t_in_callback) return from_a_callback();
+  if (t_in_callback) return from_a_callback(state_->whose);
   State& state = *state_;
   const MutexLock lock(state.mutex);
   if (!state.failure.ok()) return state.failure;
@@ -212,10 +218,11 @@ void OpQueue::end_run() {
   state_->changed.notify_all();
 }
 
-WorkPtr OpQueue::start(Body body, const Deadline& deadline, std::uint64_t numbers) {
-  if (t_in_callback) return ended(from_a_callback());
+WorkPtr OpQueue::start(Body body, const Deadline& deadline, std::uint64_t numbers, std::string_view name) {
+  if (t_in_callback) return ended(from_a_callback(state_->whose));
   const auto op = std::make_shared<Op>(state_, deadline);
   op->body = std::move(body);
+  op->name = name;
   const MutexLock lock(state_->mutex);
   if (!state_->failure.ok()) {
     op->body = nullptr;

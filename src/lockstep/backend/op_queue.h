@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "lockstep/backend/work.h"
 #include "lockstep/base/clock.h"
@@ -25,7 +27,8 @@ class OpQueue {
   // What an operation does; it is given its number, from 1.
   using Body = std::function<Status(std::uint64_t sequence)>;
 
-  explicit OpQueue(const Clock& clock);
+  // `whose` is what its own errors begin with: "rank 2: group \"pair\"".
+  explicit OpQueue(const Clock& clock, std::string whose = {});
   ~OpQueue();
   OpQueue(const OpQueue&) = delete;
   OpQueue& operator=(const OpQueue&) = delete;
@@ -34,8 +37,9 @@ class OpQueue {
   template <typename Function>
   Status run(const Function& body);
   // `deadline` is the operation's own: the latest that its body returns. It takes `numbers` of them, and its
-  // body is given the first.
-  WorkPtr start(Body body, const Deadline& deadline, std::uint64_t numbers = 1);
+  // body is given the first. `name` is that of the call, of static storage.
+  WorkPtr start(Body body, const Deadline& deadline, std::uint64_t numbers = 1,
+                std::string_view name = "operation");
   // A Work that has ended before it began.
   WorkPtr ended(const Status& status) const;
 

@@ -17,6 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using lockstep::testing::StatusIs;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 const Clock& steady() { return Clock::steady(); }
 Deadline long_enough() { return steady().in(30min); }
@@ -133,17 +134,18 @@ TEST(OpQueue, AFailureEndsWhatHasNotBegunAndAllThatComesLater) {
 
 TEST(OpQueue, AWaitWithLessTimeThanTheOperationGivesUpAndTheOperationGoesOn) {
   lockstep::testing::FakeClock clock;
-  OpQueue queue(clock);
+  OpQueue queue(clock, "rank 2: group \"pair\"");
   std::promise<void> go;
   const WorkPtr work = queue.start(
       [&](std::uint64_t) {
         go.get_future().wait();
         return Status();
       },
-      clock.in(1h));
+      clock.in(1h), 1, "all_reduce");
   const Deadline soon = clock.in(1min);
   clock.advance(2min);
-  EXPECT_THAT(work->wait(soon), StatusIs(Code::kTimeout));
+  EXPECT_THAT(work->wait(soon),
+              StatusIs(Code::kTimeout, HasSubstr("rank 2: group \"pair\": all_reduce #1 has not ended")));
   EXPECT_FALSE(work->is_completed());
   EXPECT_OK(work->status());
   go.set_value();

@@ -42,7 +42,7 @@ Shapes shapes_of(OpKind kind, bool is_root) {
 }
 
 Status wrong(const Call& call, std::string_view what) {
-  return Status::invalid(cat(name_of(call.kind), ": ", what), {.op = std::string(name_of(call.kind))});
+  return Status::invalid(cat(name_of(call.kind), ": ", what, "."), {.op = std::string(name_of(call.kind))});
 }
 
 // m, as the number of buffers says it; nothing if they do not fit.
@@ -156,7 +156,10 @@ bool all_equal(const Buffers& buffers) {
 Status check(const Call& call, Rank rank, WorldSize size) {
   if (has_root(call.kind) && !size.contains(call.root))
     return wrong(call, cat("the root is rank ", call.root, ", but the group has ", size, " ranks"));
-  if (reduces(call.kind)) LOCKSTEP_TRY(check_reducible(call.dtype, call.reduce_op));
+  if (reduces(call.kind)) {
+    const Status possible = check_reducible(call.dtype, call.reduce_op);
+    if (!possible.ok()) return possible.with_prefix(cat(name_of(call.kind), ": "));
+  }
   LOCKSTEP_TRY(check_numbers(call, shapes_of(call.kind, rank == call.root), size));
   return check_sizes(call, rank, size);
 }

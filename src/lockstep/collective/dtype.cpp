@@ -56,7 +56,7 @@ std::string_view name_of(ReduceOp op) { return kOps[static_cast<std::size_t>(op)
 Status check_reducible(DType type, ReduceOp op) {
   const auto number = static_cast<int>(op);
   if (number < 0 || number >= kReduceOps)
-    return Status::invalid(cat("there is no reduction number ", number));
+    return Status::invalid(cat("there is no reduction number ", number, "."));
   if (reducible(info(type).kind, op)) return {};
   std::vector<std::string> possible;
   for (int i = 0; i < kReduceOps; ++i) {
@@ -65,10 +65,10 @@ Status check_reducible(DType type, ReduceOp op) {
   }
   if (possible.empty()) {
     return Status::invalid(
-        cat(name_of(type), " can be moved but not reduced: convert it to a wider type first"));
+        cat(name_of(type), " can be moved but not reduced: convert it to a wider type first."));
   }
   return Status::invalid(
-      cat(name_of(op), " is not defined on ", name_of(type), "; it has ", base::join(possible)));
+      cat(name_of(op), " is not defined on ", name_of(type), "; it has ", base::join(possible), "."));
 }
 
 }  // namespace lockstep::collective

@@ -160,7 +160,7 @@ Status Message::wait(std::optional<Deadline> deadline) {
         break;
       }
       if (deadline && deadline->expired())
-        return Status::timeout(cat("message #", plan_.sequence, " has not arrived in time"));
+        return Status::timeout(cat(plan_.who, " has not ended in time; it goes on."));
     }
     pause();
   }

@@ -38,7 +38,7 @@ MpiGroup::MpiGroup(MpiGroupParts parts, const Clock& clock)
       news_(std::make_shared<News>(parts_.own_comm, kNewsTag, who_.rank(),
                                    static_cast<int>(who_.members().size()))),
       mail_(std::make_shared<Mail>(news_)),
-      queue_(clock) {}
+      queue_(clock, who_.text()) {}
 
 MpiGroup::~MpiGroup() {
   if (who_.in_forked_child()) {
@@ -80,7 +80,7 @@ WorkPtr MpiGroup::start(const Call& call, const OpOptions& options) {
       [this, held, deadline](std::uint64_t sequence) {
         return perform(held->call, sequence, deadline, held->keep);
       },
-      deadline);
+      deadline, 1, collective::name_of(call.kind));
 }
 
 WorkPtr MpiGroup::start_rounds(Rounds rounds, const OpOptions& options) {

@@ -42,9 +42,18 @@ struct MessagePlace {
     if (!cause.sequence) cause.sequence = number;
     if (cause.group.empty()) cause.group = group;
     const std::string where = nameless ? cat("rank ", rank, ": ", op, " #", number, ": ") : "";
-    if (!left) return status.with_prefix(where).with_cause(std::move(cause));
-    const std::string text = cat(where, "rank ", *cause.peer, " left the group: ", status.message());
-    return Status::disconnected(text, std::move(cause));
+    if (left) {
+      const std::string text = cat(where, "rank ", *cause.peer, " left the group: ", status.message());
+      return Status::disconnected(text, std::move(cause));
+    }
+    if (nameless) return status.with_prefix(where).with_cause(std::move(cause));
+    return {status.code(), in_group(status.message()), std::move(cause)};
+  }
+  // What the messenger says of a message begins with this rank; groups have numbers there.
+  std::string in_group(std::string_view said) const {
+    const std::string own = cat("rank ", rank, ": ");
+    if (!said.starts_with(own)) return std::string(said);
+    return cat(own, "group ", base::quoted(group), ": ", said.substr(own.size()));
   }
 };
 
@@ -81,7 +90,7 @@ NativeGroup::NativeGroup(NativeGroupParts parts, const Clock& clock)
     : parts_(std::move(parts)),
       clock_(clock),
       who_(std::move(parts_.plan), clock),
-      queue_(clock),
+      queue_(clock, who_.text()),
       pending_(std::make_shared<Pending>(who_.members())) {}
 
 NativeGroup::~NativeGroup() {
@@ -115,14 +124,14 @@ Result<transport::messages::Messenger*> NativeGroup::messenger_for(std::string_v
 }
 
 std::shared_ptr<MessageWork> NativeGroup::new_message(
-    const Result<transport::messages::Messenger*>& messenger, const OpOptions& options) {
-  return std::make_shared<MessageWork>(++messages_, options.keep, clock_,
+    const char* op, const Result<transport::messages::Messenger*>& messenger, const OpOptions& options) {
+  return std::make_shared<MessageWork>(MessageName{op, who_.own(), ++messages_}, options.keep, clock_,
                                        messenger.ok() ? (*messenger)->progress() : nullptr);
 }
 
 WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options) {
   const auto messenger = messenger_for("send", to);
-  const auto work = new_message(messenger, options);
+  const auto work = new_message("send", messenger, options);
   if (!messenger.ok()) {
     work->complete(messenger.status(), std::nullopt);
     return work;
@@ -141,7 +150,7 @@ WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOp
 WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
                           const OpOptions& options) {
   const auto messenger = messenger_for("recv", from.value_or(who_.rank()));
-  const auto work = new_message(messenger, options);
+  const auto work = new_message("recv", messenger, options);
   if (!messenger.ok()) {
     work->complete(messenger.status(), std::nullopt);
     return work;
@@ -172,7 +181,7 @@ WorkPtr NativeGroup::start(const Call& call, const OpOptions& options) {
   const auto held = std::make_shared<const HeldCall>(call, options.keep);
   return queue_.start(
       [this, held, deadline](std::uint64_t sequence) { return perform(held->call, sequence, deadline); },
-      deadline);
+      deadline, 1, collective::name_of(call.kind));
 }
 
 WorkPtr NativeGroup::start_rounds(Rounds rounds, const OpOptions& options) {

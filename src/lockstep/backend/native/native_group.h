@@ -82,7 +82,8 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   Status told(const Status& failure) const;
   // The messenger, if such a message can be sent or received.
   Result<transport::messages::Messenger*> messenger_for(std::string_view op, Rank peer);
-  std::shared_ptr<MessageWork> new_message(const Result<transport::messages::Messenger*>& messenger,
+  std::shared_ptr<MessageWork> new_message(const char* op,
+                                           const Result<transport::messages::Messenger*>& messenger,
                                            const OpOptions& options);
   void stop(const Status& why);
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);

@@ -54,7 +54,7 @@ class BorrowedGroup final : public Backend, public backend::RoundStarter {
         id_(backend::group_id(plan.name, plan.members)),
         who_(std::move(plan), Clock::steady()),
         threads_(std::make_shared<CallbackThreads>()),
-        queue_(Clock::steady()) {}
+        queue_(Clock::steady(), who_.text()) {}
   BorrowedGroup(const BorrowedGroup&) = delete;
   BorrowedGroup& operator=(const BorrowedGroup&) = delete;
   ~BorrowedGroup() override;
@@ -129,7 +129,7 @@ WorkPtr BorrowedGroup::start(const Call& call, const OpOptions& options) {
         const c10::OptionalStreamGuard guard(stream.get());
         return perform(held->call, sequence, deadline, held->keep);
       },
-      deadline);
+      deadline, 1, collective::name_of(call.kind));
 }
 
 WorkPtr BorrowedGroup::start_rounds(Rounds rounds, const OpOptions& options) {

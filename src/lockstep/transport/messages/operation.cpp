@@ -10,7 +10,7 @@ namespace lockstep::transport::messages {
 std::string Operation::text() const {
   const std::string other = peer ? cat("rank ", *peer) : "any rank";
   return cat(direction == Direction::kSend ? "send of " : "recv of ", Bytes(bytes.size()),
-             direction == Direction::kSend ? " to " : " from ", other, " (group ", group, ", tag ", tag, ")");
+             direction == Direction::kSend ? " to " : " from ", other, " (tag ", tag, ")");
 }
 
 Status Operation::blame(const Status& status) const { return blame(status, peer); }

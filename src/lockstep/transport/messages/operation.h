@@ -39,9 +39,9 @@ struct Operation {
   std::optional<Status> withdrawn = {};
   base::TimePoint withdrawn_at{};
 
-  // "send of 4.0 KiB to rank 1 (group 3, tag 7)"
+  // "send of 4.0 KiB to rank 1 (tag 7)"
   std::string text() const;
-  // "rank 0: send of ... (group 3, tag 7): " before what the status says; code and failure are kept.
+  // "rank 0: send of ... (tag 7): " before what the status says; code and failure are kept.
   Status blame(const Status& status) const;
   // The same with `other` as the one it is about: of a receive from any rank, whom the message came from.
   Status blame(const Status& status, std::optional<Rank> other) const;
