@@ -19,11 +19,6 @@ namespace {
 
 constexpr Logger kLog("tensor");
 
-template <typename... Args>
-[[noreturn]] void refuse(const Args&... what) {
-  throw_error(Status::invalid(cat("init_process_group: ", what...)), {});
-}
-
 std::string name_of(c10::DeviceType device) { return c10::DeviceTypeName(device, /*lower_case=*/true); }
 
 std::optional<c10::DeviceType> parse_device(std::string_view text) {
@@ -86,48 +81,60 @@ BackendSource own_backend(MakeGroup make, std::vector<c10::DeviceType> devices) 
       .devices = std::move(devices)};
 }
 
+void Caller::throw_refused(const std::string& what) const {
+  throw_error(Status::invalid(text() + what, {.rank = rank, .op = call}), rank);
+}
+
+Status Caller::named(const Status& status) const {
+  const bool says_rank = status.message().starts_with("rank ");
+  return status.with_prefix(says_rank || !rank ? cat(call, ": ") : text());
+}
+
 bool is_backend_available(std::string_view backend) { return find_built_in(backend) != nullptr; }
 
-BackendSource find_backend(const std::string& name, const BackendSources& own) {
+BackendSource find_backend(const std::string& name, const BackendSources& own, const Caller& caller) {
   if (const auto found = own.find(name); found != own.end()) return found->second;
   if (const BackendSource* const found = find_built_in(name)) return *found;
   std::vector<std::string> known{"native"};
   if (find_built_in("mpi") != nullptr) known.emplace_back("mpi");
   for (const auto& [other, source] : own) known.push_back(other);
-  refuse("there is no backend ", base::quoted(name), "; there is: ", base::join(known), ". ", way_out(name));
+  caller.refuse("there is no backend ", base::quoted(name), "; there is: ", base::join(known), ". ",
+                way_out(name));
 }
 
-std::vector<DeviceBackendName> parse_backend_config(std::string_view text, const BackendSources& own) {
+std::vector<DeviceBackendName> parse_backend_config(std::string_view text, const BackendSources& own,
+                                                    const Caller& caller) {
   std::vector<DeviceBackendName> config;
   if (text.find(':') == std::string_view::npos) {
     const std::string name(text);
-    for (const c10::DeviceType device : find_backend(name, own).devices) config.push_back({device, name});
-    if (config.empty()) refuse("the backend ", base::quoted(text), " is for no device.");
+    for (const c10::DeviceType device : find_backend(name, own, caller).devices)
+      config.push_back({device, name});
+    if (config.empty()) caller.refuse("the backend ", base::quoted(text), " is for no device.");
     return config;
   }
   for (const std::string& part : base::split(text, ',')) {
     const std::vector<std::string> words = base::split(part, ':');
     if (words.size() != 2 || words[0].empty() || words[1].empty()) {
-      refuse("the backend ", base::quoted(text),
-             " is neither a name nor a list as \"cpu:native,cuda:mine\"; ", base::quoted(part),
-             " is no device and its backend.");
+      caller.refuse("the backend ", base::quoted(text),
+                    " is neither a name nor a list as \"cpu:native,cuda:mine\"; ", base::quoted(part),
+                    " is no device and its backend.");
     }
     const auto device = parse_device(words[0]);
     if (!device) {
-      refuse("there is no device ", base::quoted(words[0]), ", which the backend ", base::quoted(text),
-             " names.");
+      caller.refuse("there is no device ", base::quoted(words[0]), ", which the backend ", base::quoted(text),
+                    " names.");
     }
     for (const DeviceBackendName& earlier : config) {
       if (earlier.device == *device)
-        refuse("the backend ", base::quoted(text), " names ", words[0], " twice.");
+        caller.refuse("the backend ", base::quoted(text), " names ", words[0], " twice.");
     }
-    const std::vector<c10::DeviceType> devices = find_backend(words[1], own).devices;
+    const std::vector<c10::DeviceType> devices = find_backend(words[1], own, caller).devices;
     if (std::find(devices.begin(), devices.end(), *device) == devices.end()) {
       std::vector<std::string> names;
       names.reserve(devices.size());
       for (const c10::DeviceType possible : devices) names.push_back(name_of(possible));
-      refuse("the backend ", base::quoted(words[1]), " does not take tensors of ", words[0],
-             "; it takes those of: ", base::join(names), ".");
+      caller.refuse("the backend ", base::quoted(words[1]), " does not take tensors of ", words[0],
+                    "; it takes those of: ", base::join(names), ".");
     }
     config.push_back({*device, words[1]});
   }

@@ -4,6 +4,11 @@
 //   lockstep::init_process_group({.backend = "cpu:native,cuda:mine",
 //                                 .backends = {{"mine", lockstep::own_backend(make_mine, {c10::kCUDA})}}});
 //
+// A group may have another backend than the default group, which the ranks have joined with it:
+//
+//   lockstep::init_process_group({.group_backends = {"mine"}, .backends = {{"mine", ...}}});
+//   auto group = lockstep::new_group({0, 1}, {.backend = "mine"});
+//
 // There is no registry: two parts of a program cannot register one name, and no order of initialisation
 // matters.
 //
@@ -15,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +28,9 @@
 #include "lockstep/backend/rendezvous_groups.h"
 #include "lockstep/backend/world.h"
 #include "lockstep/base/environment.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/types.h"
 
 namespace lockstep::tensor {
 
@@ -53,12 +62,32 @@ struct DeviceBackendName {
   std::string backend;
   bool operator==(const DeviceBackendName&) const = default;
 };
+// Who asks: what its errors begin with.
+struct Caller {
+  const char* call = "init_process_group";
+  std::optional<Rank> rank = {};  // where it is known
+
+  // "rank 2: new_group: ".
+  std::string text() const { return rank ? cat("rank ", *rank, ": ", call, ": ") : cat(call, ": "); }
+  // The same before the message of an error, but for what the message says itself.
+  Status named(const Status& status) const;
+  // InvalidArgument.
+  template <typename... Args>
+  [[noreturn]] void refuse(const Args&... what) const {
+    throw_refused(cat(what...));
+  }
+
+ private:
+  [[noreturn]] void throw_refused(const std::string& what) const;
+};
+
 // "native" is that backend for every device that it is for, "cpu:native,cuda:mine" says it for each. Throws
 // InvalidArgument for anything else, for a device twice or one that the backend is not for, and for a backend
 // that neither `own` nor Lockstep has.
-std::vector<DeviceBackendName> parse_backend_config(std::string_view text, const BackendSources& own);
+std::vector<DeviceBackendName> parse_backend_config(std::string_view text, const BackendSources& own,
+                                                    const Caller& caller = {});
 // What is called so there. Throws InvalidArgument.
-BackendSource find_backend(const std::string& name, const BackendSources& own);
+BackendSource find_backend(const std::string& name, const BackendSources& own, const Caller& caller = {});
 
 }  // namespace lockstep::tensor
 

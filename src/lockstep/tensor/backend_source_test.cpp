@@ -126,5 +126,49 @@ TEST(OwnBackend, IsOneOfSeveralByDevice) {
   }));
 }
 
+TEST(OwnBackend, IsThatOfOneGroupAlone) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    const std::string own = "rank " + std::to_string(rank.rank.value) + ": ";
+    std::vector<std::string> made;
+    const auto world = init_process_group({.group_backends = {"mine", "native"},
+                                           .backends = {{"mine", borrowed_native({kCpu, kMeta}, made)},
+                                                        {"idle", borrowed_native({kCpu}, made)}},
+                                           .environment = rank.environment});
+    EXPECT_EQ(get_backend(), "native");
+    ASSERT_EQ(made.size(), 2U);  // for each of its devices
+
+    const ProcessGroup pair = new_group({2, 0}, {.backend = "cpu:mine"});
+    EXPECT_EQ(made.size(), pair.is_member() ? 3U : 2U);
+    const at::Tensor tensor = at::ones({2});
+    if (pair.is_member()) {
+      EXPECT_EQ(get_backend(pair), "cpu:mine");
+      EXPECT_EQ(get_backend_config(pair), "cpu:mine");
+      all_reduce(tensor, {.group = pair});
+      EXPECT_EQ(pair.backend(kCpu)->sequence(), 1U);
+      // What comes of it has its backend.
+      EXPECT_EQ(get_backend(split_group(SplitBy{.color = 0}, pair)), "cpu:mine");
+      EXPECT_EQ(get_backend(split_group({{0, 1}}, pair)), "cpu:mine");
+      EXPECT_EQ(get_backend(shrink_group({}, pair)), "cpu:mine");
+      expect_error([&] { split_group(SplitBy{.color = 0}, pair, {.backend = "native"}); },
+                   {own, "split_group: backend is \"native\"", "\"cpu:mine\""});
+    }
+    const ProcessGroup both = new_group({.backend = "mine"});
+    EXPECT_EQ(get_backend_config(both), "cpu:mine,meta:mine");
+    all_reduce(tensor, {.group = both});
+    EXPECT_TRUE(all_equal(tensor, 5));
+    EXPECT_EQ(get_backend(new_group({.backend = "cpu:native"})), "cpu:native");
+    EXPECT_EQ(get_backend(new_group()), "native");
+
+    expect_error([] { new_group({.backend = "idle"}); },
+                 {own, "new_group: backend", "not joined \"idle\" for cpu", "group_backends"});
+    expect_error([] { new_group({.backend = "nccl"}); }, {own, "new_group", "no backend \"nccl\""});
+    expect_error([] { shrink_group({2}, {}, {.backend = "mine"}); }, {own, "shrink_group: backend"});
+    expect_error<Unsupported>([] { shrink_group({2}); }, {own, "native,cpu:mine,meta:mine"});
+    expect_error([&] { (void)init_process_group({.environment = rank.environment}); },
+                 {own, "init_process_group", "already"});
+    barrier();
+  }));
+}
+
 }  // namespace
 }  // namespace lockstep::tensor

@@ -145,6 +145,7 @@ void breakpoint(int rank, int skip, Duration timeout, const std::source_location
                                 {.op = "breakpoint", .group = all->name()}),
                 at);
   }
+  check_timeout("breakpoint", timeout, at);
   const std::string place = cat(where.file_name(), ':', where.line());
   if (session->count_breakpoint(place) <= skip) return;
 

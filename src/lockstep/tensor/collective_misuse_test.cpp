@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "lockstep/tensor/messages.h"
 #include "lockstep/tensor/tensor_test_support.h"
 
 namespace lockstep::tensor {
@@ -24,6 +25,15 @@ struct Misuse {
   std::vector<std::string> words;
   std::function<void()> call;
 };
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "it was not refused";
+}
 
 TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
   run_world(2, [](int rank) {
@@ -67,7 +77,9 @@ TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
          [&] {
            all_gather({at::ones({2, 2}), meta}, t);
          }},
-        {{"all_reduce", "no backend for tensors on meta"}, [&] { all_reduce(meta, {.async_op = true}); }},
+        {{"all_reduce", "tensor is on meta", "no backend"}, [&] { all_reduce(meta, {.async_op = true}); }},
+        {{"all_reduce", "tensor has the layout SparseCsr"}, [&] { all_reduce(t.to_sparse_csr()); }},
+        {{"broadcast", "tensor has the layout Sparse;"}, [&] { broadcast(t.to_sparse(), {.src = 0}); }},
         {{"all_gather", "share memory"},
          [&] {
            all_gather({t, t}, at::ones({2, 2}));
@@ -93,6 +105,14 @@ TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
         {{"all_gather_coalesced", "output_tensor_lists[1] has 3"},
          [&] {
            all_gather_coalesced({two, three}, two);
+         }},
+        {{"all_gather_coalesced", "output_tensor_lists[1][1] is of type Int"},
+         [&] {
+           all_gather_coalesced({two, {t, ints}}, {t.clone(), t.clone()});
+         }},
+        {{"all_gather_coalesced", "][1] has the shape [3]", "input_tensor_list[1]"},
+         [&] {
+           all_gather_coalesced({{two[0], at::ones({3})}, {two[1], at::ones({3})}}, {t.clone(), t.clone()});
          }},
         {{"gather", "gather_list"}, [&] { gather(t, first ? Tensors() : two); }},
         {{"gather_single", "output"}, [&] { gather_single(first ? at::Tensor() : whole, t); }},
@@ -132,7 +152,17 @@ TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
          [&] {
            all_to_all_single(at::ones({4}), at::ones({4}), {}, {5, -1});
          }},
+        {{"all_reduce", "timeout is -1", "negative"},
+         [&] { all_reduce(t, {.timeout = std::chrono::seconds(-1)}); }},
+        {{"monitored_barrier", "timeout is -1", "negative"},
+         [&] { monitored_barrier({.timeout = std::chrono::seconds(-1)}); }},
+        {{"isend", "timeout is -1", "negative"},
+         [&] { isend(t, {.dst = 1 - rank, .timeout = std::chrono::seconds(-1)}); }},
         {{"all_to_all_single", "no dimension"}, [&] { all_to_all_single(at::ones({}), at::ones({})); }},
+        {{"all_to_all_single", "rows for this rank itself", "output_split_sizes"},
+         [&] {
+           all_to_all_single(at::ones({4}), at::ones({4}), {3, 1}, {1, 3});
+         }},
         {{"all_to_all_single", "rows of output"},
          [&] {
            all_to_all_single(at::ones({4, 2}), at::ones({4}));
@@ -143,7 +173,46 @@ TEST(Collectives, RefuseWhatIsWrongBeforeAnythingIsSent) {
       std::vector<std::string> words = misuse.words;
       words.push_back("rank " + std::to_string(rank) + ": ");
       expect_error(misuse.call, words);
+      EXPECT_EQ(refusal(misuse.call).back(), '.');
     }
+    const at::Tensor sum = at::ones({2});
+    all_reduce(sum);
+    EXPECT_TRUE(all_equal(sum, 2));
+  });
+}
+
+TEST(Collectives, AWaitThatGivesUpNamesTheCall) {
+  run_world(2, [](int rank) {
+    const ProcessGroup pair = new_group({.group_name = "pair"});
+    const at::Tensor word = at::zeros({1});
+    const at::Tensor sum = at::ones({2});
+    if (rank == 1) recv(word, {.src = 0});  // until then rank 0 waits in vain
+    const WorkHandle work = all_reduce_coalesced({sum}, {.group = pair, .async_op = true});
+    if (rank == 0) {
+      try {
+        work.wait(std::chrono::milliseconds(20));
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const TimeoutError& error) {
+        EXPECT_THAT(error.what(),
+                    ::testing::HasSubstr("rank 0: all_reduce_coalesced #1 of the group \"pair\""));
+        EXPECT_EQ(error.op(), "all_reduce_coalesced");
+        EXPECT_EQ(error.group(), "pair");
+        EXPECT_EQ(error.sequence(), 1U);
+      }
+      send(word, {.dst = 1});
+    }
+    work.wait();
+    EXPECT_TRUE(all_equal(sum, 2));
+    barrier();
+  });
+}
+
+// More than any machine has, and a kind of tensor that takes none of it.
+TEST(Collectives, WantOfMemoryIsATypedErrorAndTheGroupLivesOn) {
+  run_world(2, [](int rank) {
+    const at::Tensor vast = at::ones({1}).expand({std::int64_t{1} << 58});
+    expect_error<OutOfResources>([&] { reduce(vast, {.dst = 1 - rank}); },
+                                 {"rank " + std::to_string(rank) + ": reduce: there is no memory"});
     const at::Tensor sum = at::ones({2});
     all_reduce(sum);
     EXPECT_TRUE(all_equal(sum, 2));

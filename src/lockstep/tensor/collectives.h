@@ -106,7 +106,8 @@ WorkHandle all_gather_coalesced(const std::vector<Tensors>& output_tensor_lists,
 // On the root gather_list[r] takes rank r's tensor; elsewhere it is empty.
 WorkHandle gather(const at::Tensor& tensor, const Tensors& gather_list = {},
                   const ToRootOptions& options = {});
-// As all_gather_single(), on the root; elsewhere `output` is an undefined tensor.
+// On the root `output` has the inputs of all ranks, in the shapes of all_gather_single(), and `input` may be
+// its own part of it; elsewhere `output` is an undefined tensor.
 WorkHandle gather_single(const at::Tensor& output, const at::Tensor& input,
                          const ToRootOptions& options = {});
 // Rank r gets the root's scatter_list[r]; elsewhere it is empty.

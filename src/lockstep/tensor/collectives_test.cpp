@@ -97,7 +97,7 @@ TEST(Collectives, GatherAndScatter) {
     const at::Tensor own = at::full({2, 3}, rank, at::kLong);
     Tensors all;
     for (int r = 0; r < size; ++r) all.push_back(at::full({2, 3}, r, at::kLong));
-    const at::Tensor concatenated = at::empty({2 * size, 3}, at::kLong);
+    const at::Tensor concatenated = at::empty({2L * size, 3}, at::kLong);
     all_gather_single(concatenated, own);
     expect_same(concatenated, at::cat(all));
     const at::Tensor stacked = at::empty({size, 2, 3}, at::kLong);
@@ -140,12 +140,15 @@ TEST(Collectives, GatherAndScatter) {
 TEST(Collectives, SingleFormsWorkInPlace) {
   on_worlds([](int rank, int size) {
     for (const bool async_op : {false, true}) {
-      const at::Tensor whole = at::zeros({2 * size, 3});
+      const at::Tensor whole = at::zeros({2L * size, 3});
       const at::Tensor own = whole.slice(0, 2 * rank, 2 * rank + 2).fill_(rank + 1);
       all_gather_single(whole, own, {.async_op = async_op}).wait();
       for (int r = 0; r < size; ++r) EXPECT_TRUE(all_equal(whole.slice(0, 2 * r, 2 * r + 2), r + 1));
       reduce_scatter_single(own, whole, {.async_op = async_op}).wait();
       EXPECT_TRUE(all_equal(own, size * (rank + 1)));
+      gather_single(rank == 0 ? whole : at::Tensor(), own, {.async_op = async_op}).wait();
+      for (int r = 0; r < size && rank == 0; ++r)
+        EXPECT_TRUE(all_equal(whole.slice(0, 2 * r, 2 * r + 2), size * (r + 1)));
     }
   });
 }
@@ -172,7 +175,7 @@ TEST(Collectives, AllToAll) {
       to.push_back(r + 1);
       from.push_back(rank + 1);
     }
-    const at::Tensor output = at::empty({size * (rank + 1), 2}, at::kInt);
+    const at::Tensor output = at::empty({1L * size * (rank + 1), 2}, at::kInt);
     all_to_all_single(output, at::full({size * (size + 1) / 2, 2}, rank, at::kInt), from, to);
     expect_same(output.select(1, 1), at::arange(size, at::kInt).repeat_interleave(rank + 1));
   });
@@ -345,9 +348,9 @@ TEST(Collectives, AScopeTakesCallsInPlace) {
 
     Coalescing gathers;
     gathers.all_gather_single(whole, whole.narrow(0, rank, 1));
-    gathers.all_gather_single(columns, columns.narrow(0, 2 * rank, 2));
+    gathers.all_gather_single(columns, columns.narrow(0, 2L * rank, 2));
     whole.narrow(0, rank, 1).fill_(rank + 1);
-    columns.narrow(0, 2 * rank, 2).fill_(rank + 1);
+    columns.narrow(0, 2L * rank, 2).fill_(rank + 1);
     gathers.launch();
     const at::Tensor counted = at::tensor({1, 2, 3}, at::kInt);
     expect_same(whole, counted.unsqueeze(1).expand({3, 4}));

@@ -36,16 +36,14 @@ std::shared_ptr<Session> take(const std::shared_ptr<Session>& which) {
 
 class Joining {
  public:
-  Joining() {
+  explicit Joining(std::optional<Rank> rank) {
     Slot& place = slot();
     const MutexLock lock(place.mutex);
-    if (place.session || place.joining) {
-      throw_error(
-          Status::invalid(cat("init_process_group: this process ",
-                              place.joining ? "is joining a world in another thread."
-                                            : "is in a world already; call destroy_process_group() first.")),
-          {});
-    }
+    const Caller caller{"init_process_group",
+                        place.session ? std::optional(Rank{place.session->default_group()->rank()}) : rank};
+    if (place.joining) caller.refuse("this process is joining a world in another thread.");
+    if (place.session)
+      caller.refuse("this process is in a world already; call destroy_process_group() first.");
     place.joining = true;
   }
   ~Joining() {
@@ -87,8 +85,8 @@ std::shared_ptr<Session> current_session(const char* call) {
 std::shared_ptr<GroupState> default_group(const char* call) { return current_session(call)->default_group(); }
 
 WorldHandle init_process_group(const InitOptions& options) {
-  const Joining joining;
   const Environment environment = options.environment ? *options.environment : read_environment();
+  const Joining joining(rank_said(options, environment));
   const std::optional<DebugLevel> chosen = options.debug.level ? options.debug.level : chosen_level();
   const DebugLevel level = chosen ? *chosen : level_in(environment);
   std::shared_ptr<Session> session = Session::open(options, environment, level);

@@ -6,7 +6,7 @@
 //     DistError
 //       DistBackendError   the group is dead, and says so again on every later call
 //         PeerDied, PeerStalled, Desync, RemoteError, LeftOut, GroupClosed, OutOfResources
-//         Unsupported      what this backend cannot do: the group lives on
+//         Unsupported      what this backend cannot do: the group lives on, as after "Nothing was sent."
 //       DistNetworkError
 //         SocketError, TimeoutError (MissingRanks), PeerUnreachable, CorruptFrame
 //       DistStoreError

@@ -3,7 +3,6 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "lockstep/tensor/functional_support.h"
 
@@ -31,64 +30,76 @@ at::Tensor move_parts(const at::Tensor& tensor, int parts, std::int64_t from, st
   return from == to ? tensor : at::cat(tensor.chunk(parts, from), to);
 }
 
-Tensors all_reduce_of(const char* call, const char* name, const Tensors& tensors,
-                      const ReduceOptions& options) {
+// The sum of output_split_sizes.
+std::int64_t rows_of(const Operation& op, const SplitSizes& sizes) {
+  std::int64_t rows = 0;
+  for (const std::int64_t size : sizes) {
+    if (size < 0) op.refuse("output_split_sizes has a negative number, ", size, ".");
+    if (__builtin_add_overflow(rows, size, &rows))
+      op.refuse("output_split_sizes has more rows than there can be.");
+  }
+  return rows;
+}
+
+Tensors all_reduce_of(const char* call, Naming naming, const Tensors& tensors, const ReduceOptions& options) {
   Operation op(call, options.group);
   if (!op.member()) return tensors;
-  check_all(op, name, tensors);
+  check_all(op, naming, tensors);
   check_gradient(op, options.op, tensors);
   return differentiable(
       tensors,
       [&] {
         Tensors outputs;
-        for (const at::Tensor& tensor : tensors) outputs.push_back(copy_of(tensor));
-        for (std::size_t i = 0; i < outputs.size(); ++i) op.in_place(outputs[i], nth(name, i));
+        for (std::size_t i = 0; i < tensors.size(); ++i)
+          outputs.push_back(copy_of(op, naming(i), tensors[i]));
+        for (std::size_t i = 0; i < outputs.size(); ++i) op.in_place(outputs[i], naming(i));
         op.issue(OpKind::kAllReduce, 0, options.op, {.timeout = options.timeout});
         return outputs;
       },
-      [call, name, options = pinned(op, options)](const Tensors& gradients) {
-        if (options.op.op != ReduceOp::kPremulSum) return all_reduce_of(call, name, gradients, options);
+      [call, naming, options = pinned(op, options)](const Tensors& gradients) {
+        if (options.op.op != ReduceOp::kPremulSum) return all_reduce_of(call, naming, gradients, options);
         ReduceOptions sum = options;
         sum.op = ReduceOp::kSum;
-        return weighted(all_reduce_of(call, name, gradients, sum), options.op, 1);
+        return weighted(all_reduce_of(call, naming, gradients, sum), options.op, 1);
       });
 }
 
-Tensors reduce_scatter_rows(const char* call, const char* name, const Tensors& tensors,
+Tensors reduce_scatter_rows(const char* call, Naming naming, const Tensors& tensors,
                             const ReduceOptions& options);
 
 // Along dimension 0; a tensor without dimensions counts as one of one element.
-Tensors all_gather_rows(const char* call, const char* name, const Tensors& tensors, const Options& options) {
+Tensors all_gather_rows(const char* call, Naming naming, const Tensors& tensors, const Options& options) {
   Operation op(call, options.group);
   if (!op.member()) return tensors;
-  check_all(op, name, tensors);
+  check_all(op, naming, tensors);
   return differentiable(
       tensors,
       [&] {
         Tensors outputs;
-        for (const at::Tensor& tensor : tensors) {
-          std::vector<std::int64_t> shape = tensor.sizes().vec();
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+          std::vector<std::int64_t> shape = tensors[i].sizes().vec();
           if (shape.empty()) shape.push_back(1);
-          shape[0] *= op.size();
-          outputs.push_back(empty_of(shape, tensor));
+          if (__builtin_mul_overflow(shape[0], std::int64_t{op.size()}, &shape[0]))
+            op.refuse(naming(i).text(), " is too large: ", shape_text(tensors[i]), " of each rank.");
+          outputs.push_back(empty_of(op, naming(i), shape, tensors[i]));
         }
         for (std::size_t i = 0; i < tensors.size(); ++i) {
-          op.input(tensors[i], nth(name, i));
-          op.output(outputs[i], nth(name, i));
+          op.input(tensors[i], naming(i));
+          op.output(outputs[i], naming(i));
           op.cut(op.size());
         }
         op.issue(OpKind::kAllGather, {.timeout = options.timeout});
         return outputs;
       },
-      [call, name, options = pinned(op, options), shapes = shapes_of(tensors)](const Tensors& gradients) {
-        Tensors sums =
-            reduce_scatter_rows(call, name, gradients, {.group = options.group, .timeout = options.timeout});
+      [call, naming, options = pinned(op, options), shapes = shapes_of(tensors)](const Tensors& gradients) {
+        Tensors sums = reduce_scatter_rows(call, naming, gradients,
+                                           {.group = options.group, .timeout = options.timeout});
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].view(shapes[i]);
         return sums;
       });
 }
 
-Tensors reduce_scatter_rows(const char* call, const char* name, const Tensors& tensors,
+Tensors reduce_scatter_rows(const char* call, Naming naming, const Tensors& tensors,
                             const ReduceOptions& options) {
   Operation op(call, options.group);
   if (!op.member()) return tensors;
@@ -97,33 +108,33 @@ Tensors reduce_scatter_rows(const char* call, const char* name, const Tensors& t
       tensors,
       [&] {
         Tensors outputs;
-        for (const at::Tensor& tensor : tensors) {
-          std::vector<std::int64_t> shape = tensor.sizes().vec();
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+          std::vector<std::int64_t> shape = tensors[i].sizes().vec();
           shape[0] /= op.size();
-          outputs.push_back(empty_of(shape, tensor));
+          outputs.push_back(empty_of(op, naming(i), shape, tensors[i]));
         }
         for (std::size_t i = 0; i < tensors.size(); ++i) {
-          op.output(outputs[i], nth(name, i));
-          op.input(tensors[i], nth(name, i));
+          op.output(outputs[i], naming(i));
+          op.input(tensors[i], naming(i));
           op.cut(op.size());
         }
         op.issue(OpKind::kReduceScatter, 0, options.op, {.timeout = options.timeout});
         return outputs;
       },
-      [call, name, options = pinned(op, options), size = op.size()](const Tensors& gradients) {
-        return weighted(all_gather_rows(call, name, gradients, {options.group, options.timeout}), options.op,
-                        size);
+      [call, naming, options = pinned(op, options), size = op.size()](const Tensors& gradients) {
+        return weighted(all_gather_rows(call, naming, gradients, {options.group, options.timeout}),
+                        options.op, size);
       });
 }
 
 }  // namespace
 
 at::Tensor all_reduce(const at::Tensor& tensor, const ReduceOptions& options) {
-  return all_reduce_of("all_reduce", "tensor", {tensor}, options).front();
+  return all_reduce_of("all_reduce", the_tensor, {tensor}, options).front();
 }
 
 Tensors all_reduce_coalesced(const Tensors& tensors, const ReduceOptions& options) {
-  return all_reduce_of("all_reduce_coalesced", "tensors", tensors, options);
+  return all_reduce_of("all_reduce_coalesced", of_tensors, tensors, options);
 }
 
 at::Tensor all_gather_single(const at::Tensor& tensor, std::int64_t gather_dim, const Options& options) {
@@ -131,11 +142,11 @@ at::Tensor all_gather_single(const at::Tensor& tensor, std::int64_t gather_dim, 
   if (!op.member()) return tensor;
   op.check_tensor(tensor, {"tensor"});
   const std::int64_t dim = checked_dim(op, "gather_dim", gather_dim, tensor);
-  return move_parts(all_gather_rows(op.call(), "tensor", {tensor}, options).front(), op.size(), 0, dim);
+  return move_parts(all_gather_rows(op.call(), the_tensor, {tensor}, options).front(), op.size(), 0, dim);
 }
 
 Tensors all_gather_single_coalesced(const Tensors& tensors, const Options& options) {
-  return all_gather_rows("all_gather_single_coalesced", "tensors", tensors, options);
+  return all_gather_rows("all_gather_single_coalesced", of_tensors, tensors, options);
 }
 
 at::Tensor reduce_scatter_single(const at::Tensor& tensor, std::int64_t scatter_dim,
@@ -145,14 +156,14 @@ at::Tensor reduce_scatter_single(const at::Tensor& tensor, std::int64_t scatter_
   op.check_tensor(tensor, {"tensor"});
   const std::int64_t dim = checked_dim(op, "scatter_dim", scatter_dim, tensor);
   check_divisible(op, {"tensor"}, tensor, dim);
-  return reduce_scatter_rows(op.call(), "tensor", {move_parts(tensor, op.size(), dim, 0)}, options).front();
+  return reduce_scatter_rows(op.call(), the_tensor, {move_parts(tensor, op.size(), dim, 0)}, options).front();
 }
 
 Tensors reduce_scatter_single_coalesced(const Tensors& tensors, const std::vector<std::int64_t>& scatter_dims,
                                         const ReduceOptions& options) {
   const Operation op("reduce_scatter_single_coalesced", options.group);
   if (!op.member()) return tensors;
-  check_all(op, "tensors", tensors);
+  check_all(op, of_tensors, tensors);
   if (!scatter_dims.empty() && scatter_dims.size() != tensors.size())
     op.refuse("scatter_dims has ", scatter_dims.size(), " numbers, but there are ", tensors.size(),
               " tensors.");
@@ -163,7 +174,7 @@ Tensors reduce_scatter_single_coalesced(const Tensors& tensors, const std::vecto
     check_divisible(op, nth("tensors", i), tensors[i], dim);
     rows[i] = move_parts(tensors[i], op.size(), dim, 0);
   }
-  return reduce_scatter_rows(op.call(), "tensors", rows, options);
+  return reduce_scatter_rows(op.call(), of_tensors, rows, options);
 }
 
 at::Tensor all_to_all_single(const at::Tensor& tensor, const SplitSizes& output_split_sizes,
@@ -175,13 +186,11 @@ at::Tensor all_to_all_single(const at::Tensor& tensor, const SplitSizes& output_
   if (output_split_sizes.empty() != input_split_sizes.empty())
     op.refuse("output_split_sizes and input_split_sizes are given together or not at all.");
   std::vector<std::int64_t> shape = tensor.sizes().vec();
-  if (!output_split_sizes.empty())
-    shape[0] = std::accumulate(output_split_sizes.begin(), output_split_sizes.end(), std::int64_t{0});
-  if (shape[0] < 0) op.refuse("output_split_sizes has a negative number.");
+  if (!output_split_sizes.empty()) shape[0] = rows_of(op, output_split_sizes);
   return differentiable(
              {tensor},
              [&] {
-               const Tensors outputs{empty_of(shape, tensor)};
+               Tensors outputs{empty_of(op, {"output_split_sizes"}, shape, tensor)};
                tensor::all_to_all_single(outputs[0], tensor, output_split_sizes, input_split_sizes,
                                          {.group = options.group, .timeout = options.timeout});
                return outputs;

@@ -1,4 +1,6 @@
 // The functional collectives that have a tensor for each rank, or a root.
+#include <c10/util/accumulate.h>
+
 #include "lockstep/tensor/functional_support.h"
 
 namespace lockstep::tensor::functional {
@@ -15,7 +17,8 @@ Tensors all_to_all_shaped(const char* call, const Tensors& inputs, const Shapes&
       inputs,
       [&] {
         Tensors outputs;
-        for (const auto& shape : shapes) outputs.push_back(empty_of(shape, inputs.front()));
+        for (std::size_t i = 0; i < shapes.size(); ++i)
+          outputs.push_back(empty_of(op, nth("output_shapes", i), shapes[i], inputs.front()));
         for (std::size_t i = 0; i < inputs.size(); ++i) {
           op.input(inputs[i], nth("input_list", i));
           op.output(outputs[i], nth("output_shapes", i));
@@ -33,7 +36,8 @@ at::Tensor reduce_scatter_list(const char* call, const Tensors& inputs, const Re
   return differentiable(
              inputs,
              [&] {
-               const Tensors outputs{empty_as(inputs[static_cast<std::size_t>(op.rank())])};
+               const auto own = static_cast<std::size_t>(op.rank());
+               Tensors outputs{empty_of(op, of_input_list(own), inputs[own].sizes(), inputs[own])};
                op.output(outputs[0], {"output"});
                for (std::size_t i = 0; i < inputs.size(); ++i) op.input(inputs[i], nth("input_list", i));
                op.issue(OpKind::kReduceScatter, 0, options.op, {.timeout = options.timeout});
@@ -55,7 +59,7 @@ Tensors all_gather_shaped(const char* call, const at::Tensor& tensor, const Shap
       {tensor},
       [&] {
         Tensors outputs;
-        for (const auto& shape : shapes) outputs.push_back(empty_of(shape, tensor));
+        for (const auto& shape : shapes) outputs.push_back(empty_of(op, {"tensor"}, shape, tensor));
         op.input(tensor, {"tensor"});
         for (std::size_t i = 0; i < outputs.size(); ++i) op.output(outputs[i], nth("output", i));
         op.issue(OpKind::kAllGather, {.timeout = options.timeout});
@@ -83,7 +87,7 @@ Tensors gather_to(const Rooted& how, const at::Tensor& tensor, const Shapes& sha
       {tensor},
       [&] {
         Tensors outputs;
-        for (const auto& shape : shapes) outputs.push_back(empty_of(shape, tensor));
+        for (const auto& shape : shapes) outputs.push_back(empty_of(op, {"tensor"}, shape, tensor));
         op.input(tensor, {"tensor"});
         for (std::size_t i = 0; i < outputs.size(); ++i) {
           if (op.rank() == how.root) {
@@ -103,7 +107,8 @@ at::Tensor scatter_from(const Rooted& how, const Tensors& tensors) {
   return differentiable(
              tensors,
              [&] {
-               const Tensors outputs{empty_as(tensors[static_cast<std::size_t>(op.rank())])};
+               const auto own = static_cast<std::size_t>(op.rank());
+               Tensors outputs{empty_of(op, of_tensors(own), tensors[own].sizes(), tensors[own])};
                op.output(outputs[0], {"output"});
                for (std::size_t i = 0; op.rank() == how.root && i < tensors.size(); ++i)
                  op.input(tensors[i], nth("tensors", i));
@@ -126,7 +131,7 @@ at::Tensor broadcast_from(const Rooted& how, const at::Tensor& tensor) {
   return differentiable(
              {tensor},
              [&] {
-               const Tensors outputs{copy_of(tensor)};
+               Tensors outputs{copy_of(op, {"tensor"}, tensor)};
                op.in_place(outputs[0], {"tensor"});
                op.issue(OpKind::kBroadcast, how.root, {.timeout = how.timeout});
                return outputs;
@@ -143,7 +148,7 @@ at::Tensor reduce_to(const Rooted& how, const at::Tensor& tensor, const Reductio
   return differentiable(
              {tensor},
              [&] {
-               const Tensors outputs{copy_of(tensor)};
+               Tensors outputs{copy_of(op, {"tensor"}, tensor)};
                if (op.rank() == how.root) {
                  op.input_and_output(outputs[0], {"tensor"});
                } else {
@@ -207,7 +212,7 @@ at::Tensor scatter(const Tensors& tensors, const FromRootOptions& options) {
   const Operation op("scatter", options.group);
   if (!op.member()) return {};
   op.check_length("tensors", tensors.size(), count_of(op));
-  check_all(op, "tensors", tensors);
+  check_all(op, of_tensors, tensors);
   return scatter_from(from(op, options, 0), tensors);
 }
 
@@ -215,7 +220,7 @@ at::Tensor reduce_scatter(const Tensors& input_list, const ReduceOptions& option
   const Operation op("reduce_scatter", options.group);
   if (!op.member()) return {};
   op.check_length("input_list", input_list.size(), count_of(op));
-  check_all(op, "input_list", input_list);
+  check_all(op, of_input_list, input_list);
   check_gradient(op, options.op, input_list);
   return reduce_scatter_list(op.call(), input_list, options);
 }
@@ -228,9 +233,19 @@ Tensors all_to_all(const Tensors& input_list, const Shapes& output_shapes, const
     op.refuse("output_shapes has ", output_shapes.size(), " shapes, but one for each of the ", op.size(),
               " ranks of the group is needed.");
   }
-  check_all(op, "input_list", input_list);
-  return all_to_all_shaped(op.call(), input_list,
-                           output_shapes.empty() ? shapes_of(input_list) : output_shapes, options);
+  check_all(op, of_input_list, input_list);
+  const Shapes shapes = output_shapes.empty() ? shapes_of(input_list) : output_shapes;
+  const auto own = static_cast<std::size_t>(op.rank());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    check_shape(op, nth("output_shapes", i), shapes[i],
+                static_cast<std::int64_t>(input_list[0].element_size()));
+  }
+  if (c10::multiply_integers(shapes[own]) != input_list[own].numel()) {
+    op.refuse(nth("output_shapes", own).text(), " is ", shape_text(shapes[own]), ", but ",
+              of_input_list(own).text(), ", which this rank gives itself, has the shape ",
+              shape_text(input_list[own]), ".");
+  }
+  return all_to_all_shaped(op.call(), input_list, shapes, options);
 }
 
 }  // namespace lockstep::tensor::functional

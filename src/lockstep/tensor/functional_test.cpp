@@ -1,10 +1,10 @@
-// Collectives that return new tensors: their values, and their gradients against differences, across ranks.
+// Collectives that return new tensors: their values, and their Jacobians against differences, across ranks.
 #include "lockstep/tensor/functional.h"
-
-#include <torch/csrc/autograd/autograd.h>
 
 #include <thread>
 
+#include "lockstep/tensor/differentiable.h"
+#include "lockstep/tensor/gradcheck_test_support.h"
 #include "lockstep/tensor/tensor_test_support.h"
 
 namespace lockstep::tensor {
@@ -18,75 +18,30 @@ at::Tensor numbers(at::IntArrayRef sizes, int seed) {
   const at::Tensor tensor = at::empty(sizes, at::kDouble);
   auto* value = tensor.mutable_data_ptr<double>();
   for (std::int64_t i = 0; i < tensor.numel(); ++i)
-    value[i] = static_cast<double>((i * 37 + get_rank() * 53 + seed * 71) % 101) / 50 - 1;
+    value[i] = static_cast<double>((i * 37 + get_rank() * 53L + seed * 71L) % 101) / 50 - 1;
   return tensor;
 }
 
-using Function = std::function<Tensors(const Tensors& inputs)>;
+// Linear functions: what is left is the rounding of the differences.
+constexpr double kTolerance = 1e-8;
 
-// This rank's part of the loss: each output counts with a factor of its own.
-at::Tensor loss_of(const Tensors& outputs) {
-  at::Tensor loss = at::zeros({}, at::kDouble);
-  for (std::size_t i = 0; i < outputs.size(); ++i)
-    loss = loss + (numbers(outputs[i].sizes(), 100 + static_cast<int>(i)) * outputs[i]).sum();
-  return loss;
+Tensors as_complex(const Tensors& tensors) {
+  Tensors all;
+  for (const at::Tensor& tensor : tensors) all.push_back(at::complex(tensor, 2 * tensor + 1));
+  return all;
 }
 
-// The sum of the losses of all ranks, where one of them may have changed an input.
-double total_loss(const Function& function, const Tensors& inputs) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor loss = loss_of(function(inputs));
-  all_reduce(loss);
-  return loss.item<double>();
-}
-
-Tensors gradients_of(const Function& function, const Tensors& inputs) {
-  Tensors leaves;
-  for (const at::Tensor& input : inputs) leaves.push_back(input.clone().requires_grad_());
-  return torch::autograd::grad({loss_of(function(leaves))}, leaves, {}, std::nullopt, false,
-                               /*allow_unused=*/true);
-}
-
-// The inputs of each rank in turn are moved, by another amount for each element, while the others take part.
-void check_gradients(const char* what, const Function& function, const Tensors& inputs) {
-  const Tensors gradients = gradients_of(function, inputs);
-  constexpr double kStep = 1e-5;
-  for (int who = 0; who < get_world_size(); ++who) {
-    const auto loss_at = [&](double step) {
-      Tensors moved = inputs;
-      for (std::size_t i = 0; i < moved.size() && get_rank() == who; ++i)
-        moved[i] = inputs[i] + step * numbers(inputs[i].sizes(), 200 + static_cast<int>(i));
-      return total_loss(function, moved);
-    };
-    const double expected = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
-    if (get_rank() != who) continue;
-    double predicted = 0;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      ASSERT_TRUE(gradients[i].defined()) << what;
-      predicted +=
-          (gradients[i] * numbers(inputs[i].sizes(), 200 + static_cast<int>(i))).sum().item<double>();
-    }
-    EXPECT_NEAR(predicted, expected, 1e-7) << what << " on rank " << who;
+// First and second derivatives, of float64 and, in one of the worlds, of complex128.
+void check(const char* what, const CollectiveFunction& function, const Tensors& given) {
+  std::vector<Tensors> kinds{given};
+  if (get_world_size() == 2) kinds.push_back(as_complex(given));
+  for (const Tensors& inputs : kinds) {
+    SCOPED_TRACE(std::string(what) + (inputs[0].is_complex() ? " of complex numbers" : ""));
+    EXPECT_LT(Gradcheck(function, inputs).difference(), kTolerance);
+    Tensors all = inputs;
+    for (const at::Tensor& output : function(inputs)) all.push_back(output.detach() * 0.5 + 1);
+    EXPECT_LT(Gradcheck(derivative_of(function, inputs.size()), all).difference(), kTolerance);
   }
-}
-
-// Those of the gradients: the function's outputs are squared, so that they depend on the inputs.
-void check_second_gradients(const char* what, const Function& function, const Tensors& inputs) {
-  const Function first = [&](const Tensors& given) {
-    const at::AutoGradMode recorded(true);
-    Tensors leaves;
-    for (const at::Tensor& input : given)
-      leaves.push_back(input.requires_grad() ? input : input.clone().requires_grad_());
-    Tensors outputs = function(leaves);
-    for (at::Tensor& output : outputs) output = output * output;
-    return torch::autograd::grad({loss_of(outputs)}, leaves, {}, true, /*create_graph=*/true);
-  };
-  check_gradients(what, first, inputs);
-}
-
-void check(const char* what, const Function& function, const Tensors& inputs) {
-  check_gradients(what, function, inputs);
-  check_second_gradients(what, function, inputs);
 }
 
 Tensors list_of(int count, at::IntArrayRef sizes) {
@@ -97,10 +52,41 @@ Tensors list_of(int count, at::IntArrayRef sizes) {
 
 constexpr int kWorlds[] = {1, 2, 3};
 
+// A derivative that forgets the other ranks, and one that is wrong on one rank alone.
+TEST(Gradcheck, SeesADerivativeThatIsWrong) {
+  run_world(2, [](int rank) {
+    const auto with = [](const Derivative& derivative) {
+      return [derivative](const Tensors& in) {
+        return differentiable(
+            in,
+            [&] {
+              const at::Tensor sum = in[0].clone();
+              all_reduce(sum);
+              return Tensors{sum};
+            },
+            derivative);
+      };
+    };
+    const Tensors inputs{numbers({2}, 0)};
+    const auto sum_of = [](const at::Tensor& gradient) {
+      at::Tensor sum = gradient.clone();
+      all_reduce(sum);
+      return sum;
+    };
+    EXPECT_LT(Gradcheck(with([&](const Tensors& g) { return Tensors{sum_of(g[0])}; }), inputs).difference(),
+              kTolerance);
+    EXPECT_GT(Gradcheck(with([](const Tensors& g) { return g; }), inputs).difference(), 0.9);
+    EXPECT_GT(Gradcheck(with([&](const Tensors& g) { return Tensors{sum_of(g[0]) * (rank + 1)}; }), inputs)
+                  .difference(),
+              0.9);
+    barrier();
+  });
+}
+
 TEST(Functional, ReductionsHaveGradients) {
   for (const int size : kWorlds) {
     run_world(size, [size](int rank) {
-      const Tensors one{numbers({2, 3}, 0).t()};
+      const Tensors one{numbers({2, 2}, 0).t()};
       for (const Reduction& op :
            {Reduction(ReduceOp::kSum), Reduction(ReduceOp::kAvg), premul_sum(0.5 + rank)}) {
         check(
@@ -113,7 +99,7 @@ TEST(Functional, ReductionsHaveGradients) {
             list_of(size, {2}));
         check("reduce_scatter_single",
               [&](const Tensors& in) { return Tensors{F::reduce_scatter_single(in[0], 1, {.op = op})}; },
-              {numbers({2, 2 * size}, 0)});
+              {numbers({1, 2L * size}, 0)});
         check("reduce_scatter_single_coalesced",
               [&](const Tensors& in) {
                 return F::reduce_scatter_single_coalesced(in, {0, -1}, {.op = op});
@@ -134,7 +120,7 @@ TEST(Functional, ReductionsHaveGradients) {
 TEST(Functional, MovesHaveGradients) {
   for (const int size : kWorlds) {
     run_world(size, [size](int rank) {
-      const Tensors one{numbers({2, 3}, 0).t()};
+      const Tensors one{numbers({2, 2}, 0).t()};
       const int root = size - 1;
       check(
           "broadcast", [&](const Tensors& in) { return Tensors{F::broadcast(in[0], {.src = root})}; }, one);
@@ -142,7 +128,7 @@ TEST(Functional, MovesHaveGradients) {
           "gather", [&](const Tensors& in) { return F::gather(in[0], {.dst = root}); }, one);
       check(
           "scatter", [&](const Tensors& in) { return Tensors{F::scatter(in, {.src = root})}; },
-          list_of(size, {2, 2}));
+          list_of(size, {2}));
       check(
           "all_gather", [&](const Tensors& in) { return F::all_gather(in[0]); }, one);
       check(
@@ -234,7 +220,12 @@ TEST(Functional, RefuseWhatIsWrong) {
     expect_error([&] { F::all_reduce(x, {.op = ReduceOp::kMax}); }, {own, "all_reduce", "have a gradient"});
     expect_error([&] { F::reduce(x, {.dst = 0, .op = ReduceOp::kProduct}); },
                  {own, "reduce", "have a gradient"});
-    expect_error([&] { F::all_reduce(at::Tensor()); }, {own, "all_reduce", "tensor", "undefined"});
+    expect_error([&] { F::all_reduce(at::Tensor()); }, {own, "all_reduce: tensor is an undefined"});
+    expect_error(
+        [&] {
+          F::all_gather_single_coalesced({x, at::Tensor()});
+        },
+        {own, "tensors[1] is an undefined"});
     expect_error([&] { F::all_reduce_coalesced({}); }, {own, "all_reduce_coalesced", "empty"});
     expect_error([&] { F::broadcast(x, {}); }, {own, "broadcast", "neither src"});
     expect_error([&] { F::scatter({x}); }, {own, "scatter", "1 tensors", "2 ranks"});
@@ -242,6 +233,28 @@ TEST(Functional, RefuseWhatIsWrong) {
     expect_error([&] { F::reduce_scatter_single(x); }, {own, "reduce_scatter_single", "[3]", "2 ranks"});
     expect_error([&] { F::reduce_scatter_single_coalesced({x}, {0, 0}); }, {own, "scatter_dims has 2"});
     expect_error([&] { F::all_to_all({x, x}, {{3}}); }, {own, "all_to_all", "output_shapes has 1"});
+    constexpr std::int64_t kVast = std::int64_t{1} << 62;
+    expect_error([&] { F::all_to_all({x, x}, {{3}, {-1}}); }, {own, "all_to_all", "output_shapes[1]", "-1"});
+    expect_error([&] { F::all_to_all({x, x}, {{3}, {kVast, 3}}); }, {own, "output_shapes[1]", "more bytes"});
+    expect_error([&] { F::all_to_all({x, x}, {{2}, {2}}); }, {own, "all_to_all", "gives itself"});
+    expect_error(
+        [&] {
+          F::all_to_all_single(x, {kVast, kVast}, {1, 2});
+        },
+        {own, "output_split_sizes", "rows"});
+    expect_error([&] { F::all_to_all_single(x, {4, -1}, {1, 2}); }, {own, "output_split_sizes", "-1"});
+    expect_error(
+        [&] {
+          F::all_to_all_single(x, {0, kVast}, {1, 2});
+        },
+        {own, "output_split_sizes", "more bytes"});
+    expect_error<OutOfResources>(
+        [&] {
+          F::all_to_all_single(x, {0, kVast >> 6}, {1, 2});
+        },
+        {own, "all_to_all_single", "no memory", "output_split_sizes"});
+    expect_error([&] { F::all_gather_single(at::ones({1}).expand({kVast})); },
+                 {own, "all_gather_single", "tensor"});
     expect_error([&] { F::all_to_all_single(x); }, {own, "all_to_all_single", "3 rows"});
     expect_error([&] { F::all_to_all_single(x, {1, 2}); }, {own, "together or not at all"});
     expect_error([&] { F::permute_tensor(x, {0, 0}); }, {own, "permute_tensor", "no permutation"});

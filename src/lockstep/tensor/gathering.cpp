@@ -85,13 +85,16 @@ WorkHandle all_gather_coalesced(const std::vector<Tensors>& output_tensor_lists,
                 " tensors, but input_tensor_list has ", input_tensor_list.size(), ".");
     }
   }
+  const auto of_list = [](std::size_t list, std::size_t i) {
+    return Argument{"output_tensor_lists", static_cast<int>(list), static_cast<int>(i)};
+  };
   const Tensors& own = output_tensor_lists[static_cast<std::size_t>(op.rank())];
   for (std::size_t i = 0; i < input_tensor_list.size(); ++i) {
     op.input(input_tensor_list[i], nth("input_tensor_list", i));
     for (std::size_t r = 0; r < output_tensor_lists.size(); ++r)
-      op.output(output_tensor_lists[r][i], nth("output_tensor_lists", r));
-    check_own(op, own[i], nth("output_tensor_lists", static_cast<std::size_t>(op.rank())),
-              input_tensor_list[i], nth("input_tensor_list", i));
+      op.output(output_tensor_lists[r][i], of_list(r, i));
+    check_own(op, own[i], of_list(static_cast<std::size_t>(op.rank()), i), input_tensor_list[i],
+              nth("input_tensor_list", i));
   }
   return op.issue(OpKind::kAllGather, how(options));
 }
@@ -117,8 +120,11 @@ WorkHandle gather_single(const at::Tensor& output, const at::Tensor& input, cons
   Operation op("gather_single", options.group);
   if (!op.member()) return {};
   const int root = op.root({.name = "dst", .global = options.dst, .group = options.group_dst, .fallback = 0});
-  op.input(input, {"input"});
+  op.check_tensor(input, {"input"});
+  at::Tensor own = input;
   if (op.rank() == root) {
+    op.check_tensor(output, {"output"});
+    own = apart(op, output, input, input);
     op.output(output, {"output"});
     op.cut(op.size());
     check_whole(op, output, "output", input, "input");
@@ -126,6 +132,7 @@ WorkHandle gather_single(const at::Tensor& output, const at::Tensor& input, cons
     op.refuse("output is given on a rank that is not the destination; only rank ", root,
               " of the group has one.");
   }
+  op.input(own, {"input"});
   return op.issue(OpKind::kGather, root, how(options));
 }
 
@@ -203,6 +210,15 @@ WorkHandle all_to_all_single(const at::Tensor& output, const at::Tensor& input,
   if (output.sizes().slice(1) != input.sizes().slice(1)) {
     op.refuse("the rows of output have another shape than those of input: ", shape_text(output), " and ",
               shape_text(input), ".");
+  }
+  const auto own_rows = [&](const at::Tensor& tensor, const SplitSizes& sizes) {
+    return sizes.empty() ? tensor.size(0) / op.size() : sizes[static_cast<std::size_t>(op.rank())];
+  };
+  const std::int64_t kept = own_rows(input, input_split_sizes);
+  const std::int64_t taken = own_rows(output, output_split_sizes);
+  if (kept != taken) {
+    op.refuse("input has ", kept, " rows for this rank itself, but output has ", taken,
+              " from it: input_split_sizes and output_split_sizes must agree for a rank's own part.");
   }
   return op.issue(OpKind::kAllToAll, how(options));
 }

@@ -16,7 +16,8 @@ std::string device_text(c10::DeviceType device) { return c10::DeviceTypeName(dev
 
 void check_timeout(const char* call, Duration timeout, std::optional<Rank> at) {
   if (timeout >= Duration::zero()) return;
-  throw_error(Status::invalid(cat(call, ": timeout is ", timeout, ", and must not be negative."),
+  throw_error(Status::invalid(cat(at ? cat("rank ", *at, ": ") : "", call, ": timeout is ", timeout,
+                                  ", and must not be negative."),
                               {.rank = at, .op = call}),
               at);
 }
@@ -102,12 +103,17 @@ std::shared_ptr<Backend> GroupState::any_backend(const char* call) const {
   return backends_.front().backend;
 }
 
+bool GroupState::takes(c10::DeviceType device) const {
+  return std::ranges::any_of(names_, [&](const auto& named) { return named.first == device; });
+}
+
 const std::string& GroupState::backend_name(c10::DeviceType device) const {
   for (const auto& [type, name] : names_) {
     if (type == device) return name;
   }
-  throw_error(Status::invalid(cat("get_backend: the group ", base::quoted(name_), " has no backend for ",
-                                  device_text(device))),
+  throw_error(Status::invalid(cat("rank ", global_rank_, ": get_backend: device: the group ",
+                                  base::quoted(name_), " has no backend for ", device_text(device), "."),
+                              {.op = "get_backend", .group = name_}),
               Rank{global_rank_});
 }
 

@@ -61,6 +61,8 @@ class GroupState {
   std::shared_ptr<Backend> backend(const char* call, c10::DeviceType device) const;
   // The first device's, for what moves no tensor.
   std::shared_ptr<Backend> any_backend(const char* call) const;
+  // Whether it has one for that device.
+  bool takes(c10::DeviceType device) const;
   const std::string& backend_name(c10::DeviceType device) const;
   const std::string& backend_text() const { return backend_text_; }
   std::string config() const;  // "cpu:native"

@@ -25,12 +25,21 @@ std::shared_ptr<GroupState> open_group(const char* call, const ProcessGroup& gro
 }
 
 NewGroup new_group_of(const NewGroupOptions& options) {
-  return {.name = options.group_name, .description = options.group_desc, .timeout = options.timeout};
+  return {.name = options.group_name,
+          .description = options.group_desc,
+          .timeout = options.timeout,
+          .backend = options.backend};
 }
 
 ProcessGroup make(const char* call, std::vector<int> ranks, const NewGroupOptions& options) {
   if (options.sort_ranks) std::sort(ranks.begin(), ranks.end());
   return ProcessGroup(current_session(call)->make_group(call, ranks, new_group_of(options)));
+}
+
+// Groups that come from `parent` have its backends.
+NewGroupOptions like(const GroupState& parent, NewGroupOptions options) {
+  if (!options.backend) options.backend = parent.backend_text();
+  return options;
 }
 
 // All lists are looked at before a group is made of one of them.
@@ -72,8 +81,8 @@ void set_timeout(Duration timeout, const ProcessGroup& group) { group.set_timeou
 
 std::string get_default_backend_for_device(c10::DeviceType device) {
   if (device == c10::DeviceType::CPU) return "native";
-  throw_error(Status::invalid(cat("get_default_backend_for_device: there is no backend for ",
-                                  c10::DeviceTypeName(device, /*lower_case=*/true))),
+  throw_error(Status::invalid(cat("get_default_backend_for_device: device: there is no backend for ",
+                                  c10::DeviceTypeName(device, /*lower_case=*/true), ".")),
               {});
 }
 
@@ -156,7 +165,7 @@ ProcessGroup split_group(const std::vector<std::vector<int>>& split_ranks, const
     std::vector<int>& list = lists.emplace_back();
     for (const int rank : split) list.push_back(state->ranks()[static_cast<std::size_t>(rank)]);
   }
-  return make_own(kCall, std::move(lists), options).current;
+  return make_own(kCall, std::move(lists), like(*state, options)).current;
 }
 
 ProcessGroup split_group(std::initializer_list<std::vector<int>> split_ranks, const ProcessGroup& parent,
@@ -183,7 +192,7 @@ ProcessGroup shrink_group(const std::vector<int>& ranks_to_exclude, const Proces
     if (std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), i) == ranks_to_exclude.end())
       left.push_back(state->ranks()[static_cast<std::size_t>(i)]);
   }
-  return make(kCall, std::move(left), options);
+  return make(kCall, std::move(left), like(*state, options));
 }
 
 }  // namespace lockstep::tensor

@@ -27,6 +27,9 @@ struct NewGroupOptions {
   std::optional<Duration> timeout = {};        // of an operation; else the default group's
   std::optional<std::string> group_name = {};  // else made from the members
   std::string group_desc = {};
+  // As InitOptions::backend: those of the default group, or of InitOptions::group_backends. By default the
+  // default group's, and in split_group() and shrink_group() the parent's.
+  std::optional<std::string> backend = {};
   bool sort_ranks = true;  // else a rank in the group is the place in the list
 };
 
@@ -35,7 +38,7 @@ int get_rank(const ProcessGroup& group = {});
 int get_world_size(const ProcessGroup& group = {});
 // Among the ranks of this host.
 int get_node_local_rank();
-// As it was given to init_process_group(): "native", "cpu:native,cuda:mine".
+// As it was given to init_process_group() or new_group(): "native", "cpu:native,cuda:mine".
 std::string get_backend(const ProcessGroup& group = {});
 // For each device: "cpu:native".
 std::string get_backend_config(const ProcessGroup& group = {});

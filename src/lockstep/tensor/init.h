@@ -39,6 +39,8 @@ struct InitOptions {
   std::string group_name = "world";
   std::string group_desc = "default group";
   DebugOptions debug = {};
+  // Backends that groups may have besides (NewGroupOptions::backend): every rank joins these too.
+  std::vector<std::string> group_backends = {};
   // Backends from outside, by name (backend_source.h).
   BackendSources backends = {};
   // What torch calls pg_options. Its rendezvous may not say again what is said above.

@@ -19,7 +19,9 @@ class Message {
                          Argument argument) {
     Message message(call, options.group, options.tag, options.timeout);
     if (!message.op_.member()) return message;
-    message.peer_ = message.op_.root({.name = "dst", .global = options.dst, .group = options.group_dst});
+    message.op_.check_timeout(options.timeout);
+    message.peer_ =
+        message.op_.root({.name = "dst", .of = argument, .global = options.dst, .group = options.group_dst});
     message.sends_ = true;
     message.tensor_ = tensor;
     message.op_.input(tensor, argument);
@@ -29,8 +31,10 @@ class Message {
                             Argument argument) {
     Message message(call, options.group, options.tag, options.timeout);
     if (!message.op_.member()) return message;
+    message.op_.check_timeout(options.timeout);
     if (options.src || options.group_src)
-      message.peer_ = message.op_.root({.name = "src", .global = options.src, .group = options.group_src});
+      message.peer_ = message.op_.root(
+          {.name = "src", .of = argument, .global = options.src, .group = options.group_src});
     message.tensor_ = tensor;
     message.op_.output(tensor, argument);
     return message;
@@ -73,7 +77,7 @@ class Message {
       watched->returned({}, work->sequence());
     }
     return WorkHandle(
-        std::make_shared<WorkHandle::State>(std::move(work), buffers, op_.state(), op_.stack()));
+        std::make_shared<WorkHandle::State>(op_.call(), std::move(work), buffers, op_.state(), op_.stack()));
   }
 
  private:
@@ -128,6 +132,7 @@ std::vector<WorkHandle> batch_isend_irecv(const std::vector<P2POp>& p2p_op_list)
                                    : Message::to_receive(kCall, one.tensor(), one.recv_options(), argument));
   }
   std::vector<const at::Tensor*> tensors;
+  tensors.reserve(p2p_op_list.size());
   for (const P2POp& one : p2p_op_list) tensors.push_back(&one.tensor());
   if (const auto found = find_overlap(tensors, [&](std::size_t i) { return !p2p_op_list[i].sends(); })) {
     op.refuse("p2p_op_list[", found->first, "] and p2p_op_list[", found->second,

@@ -125,8 +125,8 @@ TEST(Messages, RefuseWhatIsWrong) {
         [&] {
           batch_isend_irecv({P2POp::isend(t, {.dst = 1 - rank}), P2POp::irecv(t, {.src = 9})});
         },
-        {"batch_isend_irecv", "src is 9"});
-    const ProcessGroup pair = new_group();
+        {own, "batch_isend_irecv", "p2p_op_list[1].src is 9"});
+    const ProcessGroup pair = new_group({.group_name = "pair"});
     expect_error(
         [&] {
           batch_isend_irecv(
@@ -140,7 +140,16 @@ TEST(Messages, RefuseWhatIsWrong) {
       expect_error([&] { recv(at::empty({1}), {.src = 0}); }, {"recv"});
     }
     barrier();
-    expect_error<TimeoutError>([&] { recv(t, {.src = 1 - rank, .timeout = 50ms}); }, {"recv"});
+    expect_error<TimeoutError>([&] { recv(t, {.src = 1 - rank, .group = pair, .timeout = 50ms}); },
+                               {own + "group \"pair\": recv of", "(tag 0)"});
+    // The wait gives up, not the message.
+    const WorkHandle work = irecv(t, {.src = 1 - rank, .group = pair, .tag = 3});
+    expect_error<TimeoutError>([&] { work.wait(20ms); },
+                               {own + "irecv #", "of the group \"pair\"", "goes on"});
+    barrier();
+    send(filled(7), {.dst = 1 - rank, .group = pair, .tag = 3});
+    work.wait();
+    EXPECT_TRUE(all_equal(t, 7));
     barrier();  // who leaves first would be missed by the other
   });
 }

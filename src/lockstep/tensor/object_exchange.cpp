@@ -54,7 +54,9 @@ at::Tensor nth_raw(const std::vector<at::Tensor>& tensors, std::int64_t index) {
 ObjectExchange::ObjectExchange(const char* call, const ProcessGroup& group, std::optional<Duration> timeout)
     : group_(group),
       op_(std::make_unique<Operation>(call, group)),
-      deadline_(timeout ? std::optional(Clock::steady().in(*timeout)) : std::nullopt) {}
+      deadline_(timeout ? std::optional(Clock::steady().in(*timeout)) : std::nullopt) {
+  if (member()) op_->check_timeout(timeout);
+}
 
 ObjectExchange::~ObjectExchange() = default;
 
@@ -110,10 +112,15 @@ OutgoingObject ObjectExchange::pack(const std::string& schema, const object::Wri
     const auto& tensor = std::any_cast<const at::Tensor&>(attached);
     const Argument argument{"tensor", static_cast<int>(outgoing.tensors.size())};
     op_->check_tensor(tensor, argument);
+    if (tensor.is_meta()) refuse(argument.text(), " of the object is on meta, and has no elements to send.");
     envelope.tensors.push_back(header_of(tensor));
     if (!acceptable(envelope.tensors.back()))
       refuse(argument.text(), " is too large: ", shape_text(tensor), ".");
-    outgoing.tensors.push_back(tensor.detach().cpu().resolve_conj().resolve_neg().contiguous());
+    try {
+      outgoing.tensors.push_back(tensor.detach().cpu().resolve_conj().resolve_neg().contiguous());
+    } catch (const std::exception&) {
+      op_->throw_no_memory(cat("a plain copy of ", argument.text(), " of the object"));
+    }
   }
   outgoing.envelope = write_envelope(envelope);
   if (outgoing.envelope.size() > object::kMaxEnvelope) {
@@ -136,7 +143,7 @@ void ObjectExchange::check_type(const IncomingObject& incoming, const std::strin
 }
 
 at::Tensor ObjectExchange::announcement(std::size_t envelope, std::size_t tensors) {
-  const at::Tensor announced = words();
+  at::Tensor announced = words();
   auto* word = announced.mutable_data_ptr<std::int64_t>();
   word[0] = static_cast<std::int64_t>(envelope);
   word[1] = static_cast<std::int64_t>(tensors);

@@ -253,8 +253,12 @@ TEST(Objects, RefuseWhatIsWrong) {
     expect_error([&] { send_object_list(numbers, {.dst = rank}); }, {own, "this rank itself"});
     expect_error([&] { send_object_list(numbers, {}); }, {own, "neither dst nor group_dst"});
     expect_error([&] { recv_object_list(list, {.src = rank}); }, {own, "this rank itself"});
+    expect_error([&] { broadcast_object_list(numbers, {.timeout = -1s}); },
+                 {own, "timeout is -1", "negative"});
     std::vector<at::Tensor> tensors;
     expect_error([&] { all_gather_object(tensors, at::eye(2).to_sparse()); }, {own, "tensor[0]", "sparse"});
+    expect_error([&] { all_gather_object(tensors, at::ones({2}, at::TensorOptions(at::kMeta))); },
+                 {own, "all_gather_object", "tensor[0] of the object is on meta"});
     if (rank == 0) {
       broadcast_object_list(numbers);
     } else {

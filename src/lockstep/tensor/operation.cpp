@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,12 @@ void append_parts(Out& out, Span bytes, std::span<const std::int64_t> elements, 
     out.push_back(bytes.subspan(at, size));
     at += size;
   }
+}
+
+std::string layout_text(at::Layout layout) {
+  std::ostringstream out;
+  out << layout;
+  return std::move(out).str();
 }
 
 }  // namespace
@@ -82,9 +89,9 @@ std::optional<DType> dtype_of(at::ScalarType type) {
   return std::nullopt;
 }
 
-std::string shape_text(const at::Tensor& tensor) {
+std::string shape_text(at::IntArrayRef shape) {
   std::vector<std::string> sizes;
-  for (const std::int64_t size : tensor.sizes()) sizes.push_back(cat(size));
+  for (const std::int64_t size : shape) sizes.push_back(cat(size));
   return cat('[', base::join(sizes), ']');
 }
 
@@ -112,6 +119,17 @@ void Operation::throw_status(const Status& given) const {
   throw_error(Status(named.code(), cat(named.message(), text_of(stack_here())), named.cause()), at);
 }
 
+void Operation::throw_no_memory(const std::string& what) const {
+  const Rank at{state_->global_rank()};
+  throw_status(Status::internal(
+      cat("rank ", at, ": ", call_, ": there is no memory for ", what, ". Nothing was sent."),
+      {.failure = Failure::kNoMemory, .rank = at, .op = call_, .group = state_->name()}));
+}
+
+void Operation::check_timeout(std::optional<Duration> timeout) const {
+  if (timeout) tensor::check_timeout(call_, *timeout, Rank{state_->global_rank()});
+}
+
 void Operation::check_length(const char* argument, std::size_t length, std::size_t wanted) const {
   if (length != wanted) {
     refuse(argument, " has ", length, " tensors, but one for each of the ", wanted,
@@ -120,23 +138,27 @@ void Operation::check_length(const char* argument, std::size_t length, std::size
 }
 
 int Operation::root(const RootArguments& root) const {
+  // "src", "p2p_op_list[1].group_src".
+  const auto called = [&](const char* form) {
+    return cat(root.of.index < 0 ? "" : root.of.text() + ".", form, root.name);
+  };
   if (root.global && root.group)
-    refuse(root.name, " and group_", root.name, " are both given; give one of them.");
+    refuse(called(""), " and ", called("group_"), " are both given; give one of them.");
   if (root.group) {
     if (*root.group < 0 || *root.group >= size()) {
-      refuse("group_", root.name, " is ", *root.group, ", but the group ", base::quoted(state_->name()),
-             " has ", size(), " ranks.");
+      refuse(called("group_"), " is ", *root.group, ", but the group ", base::quoted(state_->name()), " has ",
+             size(), " ranks.");
     }
     return *root.group;
   }
   const std::optional<int> global = root.global ? root.global : root.fallback;
-  if (!global) refuse("neither ", root.name, " nor group_", root.name, " is given.");
+  if (!global) refuse("neither ", called(""), " nor ", called("group_"), " is given.");
   const int found = state_->group_rank_of(*global);
   if (found < 0) {
     std::vector<Rank> ranks;
     for (const int rank : state_->ranks()) ranks.emplace_back(rank);
     std::sort(ranks.begin(), ranks.end());
-    refuse(root.name, " is ", *global, ", but the group ", base::quoted(state_->name()),
+    refuse(called(""), " is ", *global, ", but the group ", base::quoted(state_->name()),
            " has the global ranks ", base::ranks_text(ranks), ".");
   }
   return found;
@@ -145,8 +167,8 @@ int Operation::root(const RootArguments& root) const {
 void Operation::check_tensor(const at::Tensor& tensor, const Argument& argument) const {
   if (!tensor.defined()) refuse(argument.text(), " is an undefined tensor.");
   if (tensor.layout() != at::kStrided) {
-    refuse(argument.text(),
-           " is sparse or has another special layout; only all_reduce takes a sparse tensor.");
+    refuse(argument.text(), " has the layout ", layout_text(tensor.layout()),
+           "; tensors travel strided, and in all_reduce also as sparse COO.");
   }
   if (!dtype_of(tensor.scalar_type())) {
     refuse(argument.text(), " is of type ", c10::toString(tensor.scalar_type()), ", which cannot travel.");
@@ -159,6 +181,10 @@ void Operation::add(const at::Tensor& tensor, Argument argument, Role role) {
   if (entries_.empty()) {
     dtype_ = dtype;
     device_ = tensor.device().type();
+    if (!state_->takes(device_)) {
+      refuse(argument.text(), " is on ", tensor.device().str(), ", but the group ",
+             base::quoted(state_->name()), " has no backend for that; it has ", state_->config(), ".");
+    }
     (void)state_->backend(call_, device_);
   } else {
     const Entry& first = entries_.front();
@@ -264,18 +290,19 @@ WorkHandle Operation::handle_of(backend::WorkPtr work, std::shared_ptr<Buffers> 
   const Status early = work->status();
   if (early.code() == Code::kInvalid && early.failure() != Failure::kDesync) throw_status(early);
   return WorkHandle(
-      std::make_shared<WorkHandle::State>(std::move(work), std::move(buffers), state_, stack()));
+      std::make_shared<WorkHandle::State>(call_, std::move(work), std::move(buffers), state_, stack()));
 }
 
 OpOptions Operation::options(const Issue& how) const {
   OpOptions options;
+  check_timeout(how.timeout);
   if (how.timeout) options.deadline = Clock::steady().in(*how.timeout);
   return options;
 }
 
 void Operation::lay_out(Buffers& buffers, Spans& spans) const {
   for (const Entry& entry : entries_) {
-    const std::size_t element = entry.tensor->element_size();
+    const auto element = static_cast<std::size_t>(entry.tensor->element_size());
     if (entry.role == Role::kInput) {
       const ByteView bytes = buffers.input(*entry.tensor);
       if (!entry.parts.empty()) {
@@ -299,7 +326,7 @@ void Operation::lay_out(Buffers& buffers, Spans& spans) const {
 WorkHandle Operation::issue(OpKind kind, int root, const Reduction& reduction, const Issue& how) {
   if (collective::reduces(kind)) {
     const Status possible = collective::check_reducible(dtype_, reduction.op);
-    if (!possible.ok()) throw_status(possible.with_prefix(cat(call_, ": op: ")));
+    if (!possible.ok()) refuse("op: ", possible.message());
   }
   check_together();
   const std::shared_ptr<Backend> backend =
@@ -314,7 +341,11 @@ WorkHandle Operation::issue(OpKind kind, int root, const Reduction& reduction, c
             .factor = reduction.factor,
             .root = Rank{root}};
   const auto fill = [&](Buffers& buffers) {
-    lay_out(buffers, spans);
+    try {
+      lay_out(buffers, spans);
+    } catch (const std::exception&) {
+      throw_no_memory("what is staged of tensors that are not contiguous");
+    }
     call.inputs = {spans.inputs.data(), spans.inputs.size()};
     call.outputs = {spans.outputs.data(), spans.outputs.size()};
   };

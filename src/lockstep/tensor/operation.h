@@ -30,16 +30,21 @@ namespace lockstep::tensor {
 
 class Buffers;
 
-// "tensor", "output_tensors[2]".
+// "tensor", "tensor_list[2]", "output_tensor_lists[2][0]".
 struct Argument {
   const char* name = "";
   int index = -1;
-  std::string text() const { return index < 0 ? std::string(name) : cat(name, '[', index, ']'); }
+  int inner = -1;
+  std::string text() const {
+    const std::string outer = index < 0 ? std::string(name) : cat(name, '[', index, ']');
+    return inner < 0 ? outer : cat(outer, '[', inner, ']');
+  }
 };
 
 // Both ways in which a caller may name a root or peer.
 struct RootArguments {
   const char* name;  // "src"
+  Argument of = {};  // what has it, where it is one of a list
   std::optional<int> global = {};
   std::optional<int> group = {};
   std::optional<int> fallback = {};  // global; nothing: one of the two must be given
@@ -89,6 +94,10 @@ class Operation {
   [[noreturn]] void refuse(const Args&... what) const {
     throw_refused(cat(what...));
   }
+  // OutOfResources, before anything was sent: "there is no memory for ...".
+  [[noreturn]] void throw_no_memory(const std::string& what) const;
+  // Throws for one below zero.
+  void check_timeout(std::optional<Duration> timeout) const;
   // Throws unless the list has this many tensors.
   void check_length(const char* argument, std::size_t length, std::size_t wanted) const;
 
@@ -149,6 +158,7 @@ class Operation {
 // Nothing for a type that does not travel.
 std::optional<DType> dtype_of(at::ScalarType type);
 // "[2, 3]".
-std::string shape_text(const at::Tensor& tensor);
+std::string shape_text(at::IntArrayRef shape);
+inline std::string shape_text(const at::Tensor& tensor) { return shape_text(tensor.sizes()); }
 
 }  // namespace lockstep::tensor

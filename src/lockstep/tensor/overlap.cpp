@@ -13,12 +13,14 @@ namespace {
 
 using Address = std::uintptr_t;
 
+Address element_size(const at::Tensor& tensor) { return static_cast<Address>(tensor.element_size()); }
+
 // The first byte, and the one after the last.
 std::pair<Address, Address> range_of(const at::Tensor& tensor) {
   const auto first = reinterpret_cast<Address>(tensor.const_data_ptr());
   std::int64_t last = 0;  // in elements
   for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-  return {first, first + static_cast<Address>(last + 1) * tensor.element_size()};
+  return {first, first + static_cast<Address>(last + 1) * element_size(tensor)};
 }
 
 // Calls `visit` with the address of every element.
@@ -30,7 +32,7 @@ void for_each_element(const at::Tensor& tensor, const Visit& visit) {
     std::int64_t offset = 0;
     for (std::size_t d = 0; d < index.size(); ++d)
       offset += index[d] * tensor.stride(static_cast<std::int64_t>(d));
-    visit(first + static_cast<Address>(offset) * tensor.element_size());
+    visit(first + static_cast<Address>(offset) * element_size(tensor));
     for (std::size_t d = index.size(); d-- > 0;) {
       if (++index[d] < tensor.size(static_cast<std::int64_t>(d))) break;
       index[d] = 0;
@@ -113,7 +115,7 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
   std::vector<bool> taken(end - begin);
   const auto bytes = [&](const at::Tensor& tensor, const auto& visit) {
     for_each_element(tensor, [&](Address at) {
-      for (Address byte = std::max(at, begin); byte < std::min(at + tensor.element_size(), end); ++byte)
+      for (Address byte = std::max(at, begin); byte < std::min(at + element_size(tensor), end); ++byte)
         visit(byte - begin);
     });
   };

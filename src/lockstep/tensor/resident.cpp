@@ -3,7 +3,6 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 
-#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "lockstep/tensor/default_group.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/resident_blocks.h"
+#include "lockstep/tensor/shapes.h"
 
 namespace lockstep::tensor {
 namespace {
@@ -94,34 +94,37 @@ class ScopedAllocator final : public c10::Allocator {
   c10::Allocator* const inner_;
 };
 
-[[noreturn]] void refuse(const std::string& what) {
-  const Rank at{default_group("empty_resident")->rank()};
-  throw_error(Status::invalid(cat("rank ", at, ": empty_resident: ", what), {.op = "empty_resident"}), at);
+// For empty_resident() and zeros_resident(), which `call` says.
+at::Tensor make_resident(const char* call, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const Rank at{default_group(call)->rank()};
+  const auto refuse = [&](const auto&... what) {
+    throw_error(Status::invalid(cat("rank ", at, ": ", call, ": ", what...), {.rank = at, .op = call}), at);
+  };
+  if (options.device().type() != c10::DeviceType::CPU)
+    refuse("options: a tensor on ", options.device().str(), " cannot be resident; only CPU tensors can.");
+  if (options.layout() != at::kStrided) refuse("options: a sparse tensor cannot be resident.");
+  if (options.pinned_memory()) refuse("options: a resident tensor cannot have pinned memory.");
+  const auto element_size = static_cast<std::int64_t>(options.dtype().itemsize());
+  if (const std::string problem = shape_problem(sizes, element_size); !problem.empty())
+    refuse("sizes: ", problem);
+  return at::Tensor(
+      at::detail::empty_generic(sizes, ResidentAllocator::only(), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                c10::typeMetaToScalarType(options.dtype()), options.memory_format_opt()));
 }
 
 }  // namespace
 
 at::Tensor empty_resident(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  (void)current_session("empty_resident");
-  if (options.device().type() != c10::DeviceType::CPU)
-    refuse(cat("a tensor on ", options.device().str(), " cannot be resident; only CPU tensors can."));
-  if (options.layout() != at::kStrided) refuse("a sparse tensor cannot be resident.");
-  if (options.pinned_memory()) refuse("a resident tensor cannot have pinned memory.");
-  if (const auto* wrong = std::find_if(sizes.begin(), sizes.end(), [](auto size) { return size < 0; });
-      wrong != sizes.end()) {
-    refuse(cat("the size ", *wrong, " is negative."));
-  }
-  at::Tensor tensor(
-      at::detail::empty_generic(sizes, ResidentAllocator::only(), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                c10::typeMetaToScalarType(options.dtype()), options.memory_format_opt()));
+  at::Tensor tensor = make_resident("empty_resident", sizes, options);
   if (options.requires_grad()) tensor.set_requires_grad(true);
   return tensor;
 }
 
 at::Tensor zeros_resident(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  at::Tensor tensor = empty_resident(sizes, options.requires_grad(false));
+  at::Tensor tensor = make_resident("zeros_resident", sizes, options);
   tensor.zero_();
-  return options.requires_grad() ? tensor.set_requires_grad(true) : tensor;
+  if (options.requires_grad()) tensor.set_requires_grad(true);
+  return tensor;
 }
 
 bool is_resident(const at::Tensor& tensor) {

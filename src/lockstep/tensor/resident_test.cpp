@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
@@ -78,6 +79,10 @@ TEST(Resident, TensorsAreAsOptionsSay) {
       expect_error([] { empty_resident({2, -1}); }, {"empty_resident", "-1"});
       expect_error([] { empty_resident({2}, at::TensorOptions().device(at::kMeta)); }, {"meta"});
       expect_error([] { empty_resident({2}, at::TensorOptions().layout(at::kSparse)); }, {"sparse"});
+      constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+      const std::string own = "rank " + std::to_string(rank) + ": ";
+      expect_error([] { empty_resident({kMost}); }, {own, "empty_resident: sizes", "more bytes"});
+      expect_error([] { zeros_resident({kMost, 0, 3}); }, {own, "zeros_resident: sizes", "more bytes"});
     });
   }
 }

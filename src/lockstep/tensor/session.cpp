@@ -5,8 +5,6 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
-#include "lockstep/store/prefix_store.h"
-#include "lockstep/tensor/backend_source.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/window_state.h"
 
@@ -15,33 +13,8 @@ namespace {
 
 constexpr Logger kLog("tensor");
 
-[[noreturn]] void refuse(std::string message, std::optional<Rank> at = {}) {
+[[noreturn]] void refuse(std::string message, std::optional<Rank> at) {
   throw_error(Status::invalid(std::move(message)), at);
-}
-
-// What is said twice is refused: nobody could say which one counts.
-WorldOptions world_options(const InitOptions& options) {
-  WorldOptions world = options.world;
-  RendezvousOptions& rendezvous = world.rendezvous;
-  const auto take = [](const auto& given, auto& target, const char* name, auto convert) {
-    if (!given) return;
-    if (target) refuse(cat("init_process_group: ", name, " is given twice, also in world.rendezvous."));
-    target = convert(*given);
-  };
-  if (options.init_method && options.store)
-    refuse("init_process_group: init_method and store exclude each other; give one of them.");
-  take(options.init_method, rendezvous.url, "init_method", [](const std::string& url) { return url; });
-  take(options.rank, rendezvous.rank, "rank", [](int rank) { return Rank{rank}; });
-  take(options.world_size, rendezvous.world_size, "world_size", [](int size) { return WorldSize{size}; });
-  if (options.store) {
-    if (rendezvous.store) refuse("init_process_group: store is given twice, also in world.rendezvous.");
-    rendezvous.store = options.store;
-  }
-  if (options.timeout) {
-    check_timeout("init_process_group", *options.timeout, rendezvous.rank);
-    world.timeout = *options.timeout;
-  }
-  return world;
 }
 
 // What debugging says is to be seen, unless the log is told something else about tensors.
@@ -57,14 +30,6 @@ std::shared_ptr<Backend> share(const std::shared_ptr<Groups>& groups, std::uniqu
 }
 std::shared_ptr<Backend> share_whole(const std::shared_ptr<Groups>& groups) {
   return {&groups->group(), [groups](Backend*) {}};
-}
-
-// How the ranks meet again for the next device: in the store of those that have met already.
-void meet_in_store_of(const RendezvousGroups& first, const std::string& device, RendezvousOptions& next) {
-  next.url.reset();
-  next.store = std::make_shared<store::PrefixStore>(cat("device/", device), first.rendezvous().store);
-  next.rank = first.rank();
-  next.world_size = first.size();
 }
 
 }  // namespace
@@ -102,58 +67,25 @@ std::shared_ptr<Session> Session::open(const InitOptions& options, const Environ
   return session;
 }
 
-std::vector<Session::DeviceWorld> Session::join(const InitOptions& options, const Environment& environment) {
-  WorldOptions joining = world_options(options);
-  std::optional<Rank> at = joining.rendezvous.rank;
-  if (!at && environment.rank) at = Rank{*environment.rank};
-  std::vector<DeviceWorld> worlds;
-  for (const auto& [device, backend] : parse_backend_config(options.backend, options.backends))
-    worlds.push_back({device, backend, nullptr});
-  // Whoever is first has the store, in which the ranks meet for the others.
-  std::vector<DeviceWorld*> order;
-  order.reserve(worlds.size());
-  for (DeviceWorld& world : worlds) order.push_back(&world);
-  std::stable_partition(order.begin(), order.end(),
-                        [](const auto* world) { return world->backend == "native"; });
-  const std::shared_ptr<Groups>& first = order.front()->groups;
-  for (DeviceWorld* const world : order) {
-    if (const auto* const met = dynamic_cast<const RendezvousGroups*>(first.get())) {
-      meet_in_store_of(*met, c10::DeviceTypeName(world->device, /*lower_case=*/true), joining.rendezvous);
-    }
-    auto groups = find_backend(world->backend, options.backends).join(joining, environment);
-    throw_if_error(groups.status().with_prefix("init_process_group: "), at);
-    // The first outlives the others.
-    world->groups = {groups->release(), [first = first](const Groups* all) { delete all; }};
-    if (world->groups->rank() != first->rank() || world->groups->size() != first->size()) {
-      refuse(
-          cat("init_process_group: this is rank ", first->rank(), " of ", first->size(), " with the backend ",
-              base::quoted(order.front()->backend), ", but rank ", world->groups->rank(), " of ",
-              world->groups->size(), " with ", base::quoted(world->backend), "."),
-          first->rank());
-    }
-  }
-  return worlds;
-}
-
-Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options, const Environment& environment,
-                 DebugLevel level)
+Session::Session(Worlds worlds, const InitOptions& options, const Environment& environment, DebugLevel level)
     : backend_(options.backend),
+      sources_(options.backends),
       variables_(environment.all),
-      local_rank_(worlds.front().groups->local_rank().value),
-      local_size_(worlds.front().groups->local_size().value),
+      local_rank_(worlds.of_devices.front().groups->local_rank().value),
+      local_size_(worlds.of_devices.front().groups->local_size().value),
       summary_every_(options.debug.summary_every),
       debug_level_(level),
       worlds_(std::move(worlds)) {
   const MutexLock lock(mutex_);
   GroupState::Parts parts{
       .name = options.group_name, .description = options.group_desc, .backend = options.backend};
-  Backend& first = worlds_.front().groups->group();
+  Backend& first = worlds_.of_devices.front().groups->group();
   parts.rank = parts.global_rank = first.rank().value;
   for (int i = 0; i < first.size().value; ++i) {
     parts.ranks.push_back(i);
     parts.world_ranks.push_back(first.world_rank(Rank{i}));
   }
-  for (const DeviceWorld& world : worlds_)
+  for (const DeviceWorld& world : worlds_.of_devices)
     parts.backends.push_back({world.device, world.backend, share_whole(world.groups)});
   parts.watch = new_watch();
   default_ = std::make_shared<GroupState>(std::move(parts));
@@ -162,25 +94,22 @@ Session::Session(std::vector<DeviceWorld> worlds, const InitOptions& options, co
 
 Session::~Session() { close(); }
 
-std::vector<Session::DeviceWorld> Session::worlds(const char* call) const {
-  const MutexLock lock(mutex_);
-  if (worlds_.empty()) {
-    refuse(cat("rank ", default_->rank(), ": ", call, ": the world was left meanwhile."),
-           Rank{default_->rank()});
+std::shared_ptr<World> Session::find_native(const Worlds& worlds) {
+  for (const auto* const some : {&worlds.of_devices, &worlds.of_groups}) {
+    for (const DeviceWorld& world : *some)
+      if (std::shared_ptr<World> found = std::dynamic_pointer_cast<World>(world.groups)) return found;
   }
-  return worlds_;
-}
-
-std::shared_ptr<World> Session::find_native(const std::vector<DeviceWorld>& worlds) {
-  for (const DeviceWorld& world : worlds)
-    if (std::shared_ptr<World> found = std::dynamic_pointer_cast<World>(world.groups)) return found;
   return nullptr;
 }
 
 std::shared_ptr<World> Session::native_world(const char* call) const {
-  const std::vector<DeviceWorld> all = worlds(call);
+  const Rank at = worlds(call).front().groups->rank();
+  Worlds all;
+  {
+    const MutexLock lock(mutex_);
+    all = worlds_;
+  }
   if (std::shared_ptr<World> found = find_native(all)) return found;
-  const Rank at = all.front().groups->rank();
   throw_error(Status::unsupported(cat("rank ", at, ": ", call, ": the backend ", base::quoted(backend_),
                                       " cannot do this; native can."),
                                   {.rank = at, .op = call}),
@@ -209,7 +138,9 @@ std::shared_ptr<GroupState> Session::adopt(const char* call, std::unique_ptr<Bac
                                            const std::vector<DeviceWorld>& from, std::string name,
                                            const NewGroup& options) {
   const std::shared_ptr<GroupState> all = default_group();
-  GroupState::Parts parts{.name = std::move(name), .description = options.description, .backend = backend_};
+  GroupState::Parts parts{.name = std::move(name),
+                          .description = options.description,
+                          .backend = options.backend.value_or(backend_)};
   parts.rank = made->rank().value;
   parts.global_rank = all->rank();
   for (int i = 0; i < made->size().value; ++i) {
@@ -263,7 +194,7 @@ std::shared_ptr<GroupState> Session::make_group(const char* call, const std::vec
   } else {
     making.emplace(*this, call);
   }
-  const std::vector<DeviceWorld> from = worlds(call);
+  const std::vector<DeviceWorld> from = worlds_of(call, options.backend.value_or(backend_));
   auto made = from.front().groups->new_group(world_ranks, group);
   throw_if_error(made.status().with_prefix(cat("rank ", at, ": ", call, ": ")), at);
   std::string name = (*made)->name();
@@ -274,14 +205,20 @@ std::shared_ptr<GroupState> Session::split(const std::shared_ptr<GroupState>& pa
                                            const NewGroup& options) {
   const Rank at{parent->global_rank()};
   if (!parent->is_member()) return GroupState::non_member(at.value);
-  const std::vector<DeviceWorld> from = worlds("split_group");
+  const NewGroup group{options.name, options.description, options.timeout, parent->backend_text()};
+  if (options.backend && *options.backend != *group.backend) {
+    Caller{"split_group", at}.refuse("backend is ", base::quoted(*options.backend), ", but the group ",
+                                     base::quoted(parent->name()), " has ", base::quoted(*group.backend),
+                                     ", and so do those that it is split into by colour.");
+  }
+  const std::vector<DeviceWorld> from = worlds_of("split_group", *group.backend);
   const Making making(*this, "split_group");
   const std::shared_ptr<Backend> backend = parent->backend("split_group", from.front().device);
   auto made = from.front().groups->split(*backend, by, {.timeout = timeout_of("split_group", options)});
   throw_if_error(made.status(), at);
   if (!*made) return GroupState::non_member(at.value);
   std::string name = options.name.value_or((*made)->name());
-  return adopt("split_group", std::move(*made), from, std::move(name), options);
+  return adopt("split_group", std::move(*made), from, std::move(name), group);
 }
 
 std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, const NewGroup& options) {
@@ -295,16 +232,11 @@ std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, con
              at);
     shrink.exclude.push_back(all->world_ranks()[static_cast<std::size_t>(rank)]);
   }
+  if (options.backend && *options.backend != backend_)
+    Caller{"shrink_group", at}.refuse("backend: the default group keeps ", base::quoted(backend_), ".");
   const Making making(*this, "shrink_group");
   const std::shared_ptr<World> world = native_world("shrink_group");
-  const std::vector<DeviceWorld> all_worlds = worlds("shrink_group");
-  const DeviceWorld& from = all_worlds.front();
-  if (all_worlds.size() > 1) {
-    throw_error(Status::unsupported(cat("rank ", at, ": shrink_group: native is one of several backends (",
-                                        backend_, "), and the others cannot be shrunk."),
-                                    {.rank = at, .op = "shrink_group"}),
-                at);
-  }
+  const DeviceWorld from = only_world("shrink_group");
   auto made = world->shrink(shrink);
   throw_if_error(made.status(), at);
 
@@ -333,12 +265,12 @@ std::shared_ptr<GroupState> Session::shrink(const std::vector<int>& exclude, con
 }
 
 Result<SharedMemory> Session::allocate(Bytes size) const {
-  std::vector<DeviceWorld> all;
+  Worlds all;
   {
     const MutexLock lock(mutex_);
     all = worlds_;
   }
-  if (all.empty()) return Status::invalid("the world was left", {.failure = Failure::kClosed});
+  if (all.of_devices.empty()) return Status::invalid("the world was left", {.failure = Failure::kClosed});
   if (const std::shared_ptr<World> world = find_native(all)) return world->allocate(size);
   return Status::unsupported(
       cat("the backend ", base::quoted(backend_), " has no memory of this kind; native has"));
@@ -378,7 +310,7 @@ void Session::close_windows() {
 void Session::keep(std::shared_ptr<GroupState> group, backend::WorkPtr work) {
   const std::vector<Kept> over = take_completed();  // let go of with no lock held
   const MutexLock lock(mutex_);
-  if (!worlds_.empty()) kept_.push_back({std::move(group), std::move(work)});
+  if (!worlds_.of_devices.empty()) kept_.push_back({std::move(group), std::move(work)});
 }
 
 std::vector<Session::Kept> Session::take_completed() const {
@@ -401,7 +333,7 @@ void Session::forget(const std::shared_ptr<GroupState>& group) {
 void Session::close() {
   close_windows();
   std::vector<std::weak_ptr<GroupState>> ended;
-  std::vector<DeviceWorld> worlds;  // outlive their groups
+  Worlds worlds;  // outlive their groups
   std::vector<Kept> kept;
   {
     const MutexLock lock(mutex_);

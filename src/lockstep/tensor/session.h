@@ -26,7 +26,11 @@ struct NewGroup {
   std::optional<std::string> name = {};
   std::string description = {};
   std::optional<Duration> timeout = {};
+  std::optional<std::string> backend = {};  // else the default group's
 };
+
+// Its rank, where the options or the environment say it.
+std::optional<Rank> rank_said(const InitOptions& options, const Environment& environment);
 
 class Session {
  public:
@@ -77,6 +81,13 @@ class Session {
     std::string backend;
     // Shared with the groups that are made from it, which may be in use longer than the session.
     std::shared_ptr<Groups> groups;
+    bool is_for(c10::DeviceType wanted, const std::string& name) const {
+      return device == wanted && backend == name;
+    }
+  };
+  struct Worlds {
+    std::vector<DeviceWorld> of_devices;  // the default group's; empty once the session is closed
+    std::vector<DeviceWorld> of_groups;   // others, for groups that name them
   };
   class Making;
   struct Kept {
@@ -84,13 +95,16 @@ class Session {
     backend::WorkPtr work;
   };
 
-  Session(std::vector<DeviceWorld> worlds, const InitOptions& options, const Environment& environment,
-          DebugLevel level);
-  static std::vector<DeviceWorld> join(const InitOptions& options, const Environment& environment);
+  Session(Worlds worlds, const InitOptions& options, const Environment& environment, DebugLevel level);
+  static Worlds join(const InitOptions& options, const Environment& environment);
   // Nothing if there is none.
-  static std::shared_ptr<World> find_native(const std::vector<DeviceWorld>& worlds);
-  // InvalidArgument once it is closed.
+  static std::shared_ptr<World> find_native(const Worlds& worlds);
+  // Those of the default group. InvalidArgument once it is closed.
   std::vector<DeviceWorld> worlds(const char* call) const;
+  // That of a session that has joined no other. Unsupported.
+  DeviceWorld only_world(const char* call) const;
+  // Those that `backend` names, as InitOptions::backend does. InvalidArgument for what was not joined.
+  std::vector<DeviceWorld> worlds_of(const char* call, const std::string& backend) const;
   // For the first of them `made`, for the others a new group of the same ranks.
   std::shared_ptr<GroupState> adopt(const char* call, std::unique_ptr<Backend> made,
                                     const std::vector<DeviceWorld>& from, std::string name,
@@ -106,13 +120,14 @@ class Session {
   std::string describe() const;
 
   const std::string backend_;  // as it was given
+  const BackendSources sources_;
   const std::map<std::string, std::string, std::less<>> variables_;
   const int local_rank_;
   const int local_size_;
   const Duration summary_every_;
   std::atomic<DebugLevel> debug_level_;
   mutable Mutex mutex_;
-  std::vector<DeviceWorld> worlds_ LOCKSTEP_GUARDED_BY(mutex_);  // empty once it is closed
+  Worlds worlds_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<GroupState> default_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<GroupState>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   mutable std::vector<Kept> kept_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -1,5 +1,6 @@
 #include "lockstep/tensor/shapes.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,6 +13,16 @@ bool is_times(std::int64_t whole, std::int64_t n, std::int64_t part) {
 }
 
 }  // namespace
+
+std::string shape_problem(at::IntArrayRef shape, std::int64_t element_size) {
+  std::int64_t bytes = element_size;
+  bool fits = true;
+  for (const std::int64_t size : shape) {
+    if (size < 0) return cat("the size ", size, " is negative.");
+    fits = fits && !__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes);
+  }
+  return fits ? "" : "that is more bytes than there can be.";
+}
 
 void check_own(const Operation& op, const at::Tensor& a, const Argument& a_name, const at::Tensor& b,
                const Argument& b_name) {

@@ -3,9 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <string>
+
 #include "lockstep/tensor/operation.h"
 
 namespace lockstep::tensor {
+
+// What is wrong with a shape, as a sentence: a size below zero, or more bytes than a number can say. Empty if
+// nothing is.
+std::string shape_problem(at::IntArrayRef shape, std::int64_t element_size);
 
 // What a rank gives to itself must fit what it takes from itself. Throws.
 void check_own(const Operation& op, const at::Tensor& a, const Argument& a_name, const at::Tensor& b,

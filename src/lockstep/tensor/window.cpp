@@ -1,6 +1,7 @@
 #include "lockstep/tensor/window.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/operation.h"
 #include "lockstep/tensor/resident_blocks.h"
+#include "lockstep/tensor/shapes.h"
 #include "lockstep/tensor/window_state.h"
 
 namespace lockstep::tensor {
@@ -64,13 +66,13 @@ class Access {
       op_.refuse("tensor is of type ", c10::toString(tensor.scalar_type()), ", but the window is of type ",
                  c10::toString(own.scalar_type()), ".");
     }
-    const auto size = static_cast<std::int64_t>(window_->size_of(peer_).value / own.element_size());
+    const std::int64_t size = static_cast<std::int64_t>(window_->size_of(peer_).value) / own.element_size();
     if (elements < 0 || elements > size || tensor.numel() > size - elements) {
       op_.refuse("the ", tensor.numel(), " elements of tensor do not fit at offset ", elements,
                  " of the window's ", size, " of rank ",
                  op_.state()->ranks()[static_cast<std::size_t>(peer_.value)], ".");
     }
-    return static_cast<std::uint64_t>(elements) * own.element_size();
+    return static_cast<std::uint64_t>(elements * own.element_size());
   }
 
  private:
@@ -110,12 +112,12 @@ Window::Window(at::IntArrayRef sizes, at::ScalarType dtype, const WindowOptions&
   const Operation op("Window", options.group);
   if (!op.member()) return;
   if (!dtype_of(dtype)) op.refuse("dtype is ", c10::toString(dtype), ", which cannot travel.");
-  std::uint64_t bytes = c10::elementSize(dtype);
-  for (const std::int64_t size : sizes) {
-    if (size < 0) op.refuse("the size ", size, " is negative.");
-    bytes *= static_cast<std::uint64_t>(size);
-  }
+  const auto element_size = static_cast<std::int64_t>(c10::elementSize(dtype));
+  if (const std::string problem = shape_problem(sizes, element_size); !problem.empty())
+    op.refuse("sizes: ", problem);
+  const auto bytes = static_cast<std::uint64_t>(element_size * c10::multiply_integers(sizes));
   group_ = ProcessGroup(op.state());
+  op.check_timeout(options.timeout);
   state_ = current_session("Window")->make_window("Window", op.state(), Bytes{bytes}, options.timeout);
   tensor_ = own_tensor(state_->window("Window")->memory(), sizes, dtype);
 }
@@ -172,7 +174,7 @@ at::Tensor Window::map(const MapOptions& options) const {
   if (access.peer().value == access.op().rank()) return tensor_.view({-1});
   const auto memory = access.window().map(access.peer());
   access.finish(memory.status());
-  const auto count = static_cast<std::int64_t>(memory->bytes.size() / tensor_.element_size());
+  const std::int64_t count = static_cast<std::int64_t>(memory->bytes.size()) / tensor_.element_size();
   return mapped_tensor(*memory, {count}, tensor_.scalar_type());
 }
 

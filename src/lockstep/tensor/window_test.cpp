@@ -78,7 +78,9 @@ TEST(Window, PassesThemBetweenHosts) {
 
 TEST(Window, RefusesWhatCannotBeMeantAndLivesOn) {
   run_world(2, [](int rank) {
-    expect_error([] { const Window window({2, -1}, at::kFloat); }, {"Window", "-1"});
+    expect_error([] { const Window window({2, -1}, at::kFloat); }, {"Window: sizes", "-1"});
+    expect_error([] { const Window window({1L << 61, 4}, at::kFloat); }, {"Window: sizes", "more bytes"});
+    expect_error([] { const Window window({2}, at::kFloat, {.timeout = -1s}); }, {"Window", "negative"});
     const Window window({rank == 0 ? 4 : 2}, at::kFloat);
     const at::Tensor three = at::ones({3});
     expect_error([&] { window.put(three, {.dst = 1}); }, {"put", "3 elements", "2 of rank 1"});

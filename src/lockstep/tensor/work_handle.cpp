@@ -33,9 +33,10 @@ void finish_when_complete(backend::Work& work, const std::shared_ptr<Buffers>& b
 
 }  // namespace
 
-WorkHandle::State::State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers,
+WorkHandle::State::State(const char* call, backend::WorkPtr work, std::shared_ptr<Buffers> buffers,
                          std::shared_ptr<GroupState> group, CallStack stack)
-    : work_(std::move(work)),
+    : call_(call),
+      work_(std::move(work)),
       buffers_(std::move(buffers)),
       group_(std::move(group)),
       stack_(std::move(stack)) {
@@ -55,7 +56,12 @@ Status WorkHandle::State::with_stack(const Status& status) const {
 Status WorkHandle::State::wait(std::optional<Deadline> deadline) {
   const Status status = work_->wait(deadline);
   if (status.ok()) buffers_->finish();
-  return with_stack(status);
+  if (status.code() != Code::kTimeout || work_->is_completed()) return with_stack(status);
+  // The time of this wait is over, not the operation's.
+  return with_stack(Status::timeout(
+      cat("rank ", at(), ": ", call_, " #", work_->sequence(), " of the group ", base::quoted(group_->name()),
+          " has not ended in the time of this wait(); it goes on."),
+      {.rank = at(), .op = call_, .sequence = work_->sequence(), .group = group_->name()}));
 }
 
 bool WorkHandle::State::is_completed() {

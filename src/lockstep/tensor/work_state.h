@@ -14,10 +14,10 @@ namespace lockstep::tensor {
 
 class WorkHandle::State {
  public:
-  // `buffers` are shared with the operation, which uses their bytes. `stack` is that of the call, for its
-  // error; nothing below debug level detail.
-  State(backend::WorkPtr work, std::shared_ptr<Buffers> buffers, std::shared_ptr<GroupState> group,
-        CallStack stack);
+  // `call` is of static storage. `buffers` are shared with the operation, which uses their bytes. `stack` is
+  // that of the call, for its error; nothing below debug level detail.
+  State(const char* call, backend::WorkPtr work, std::shared_ptr<Buffers> buffers,
+        std::shared_ptr<GroupState> group, CallStack stack);
   // The operation goes on, and its group with it.
   ~State();
 
@@ -33,6 +33,7 @@ class WorkHandle::State {
  private:
   Status with_stack(const Status& status) const;
 
+  const char* const call_;
   const backend::WorkPtr work_;
   const std::shared_ptr<Buffers> buffers_;
   const std::shared_ptr<GroupState> group_;  // shared: says who is who, also after it was destroyed
