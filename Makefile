@@ -39,7 +39,8 @@ chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport
 	  --jumping-clock $(CURDIR)/build/release/lib/libjumping_clock.so --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
 	  --seconds $(CHAOS_SECONDS) --json $(REPORTS)/chaos.json --markdown $(REPORTS)/chaos.md
 	tests/ddp/kills.py build/release/tests/ddp_faults_test --points $(CHAOS_POINTS) --seed $(CHAOS_SEED) \
-	  --markdown $(REPORTS)/kills.md --rank-program build/release/tests/ddp_rank --command build/release/bin/lockstep
+	  --markdown $(REPORTS)/kills.md --rank-program build/release/tests/ddp_rank --command build/release/bin/lockstep \
+	  --seconds $(CHAOS_SECONDS)
 
 long: release  ## train every network 50 steps between two hosts, beside one process, as root
 	python3 tests/ddp/hosts_test.py build/release/bin/lockstep build/release/tests/ddp_rank --steps 50

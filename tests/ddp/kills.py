@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Kills a rank at a random point of a training loop, many times, and says what came of it.
 
-    kills.py PROGRAM [--points N] [--seed S] [--markdown FILE] [--rank-program FILE --command FILE [--worlds 2,4,8]]
+    kills.py PROGRAM [--points N] [--seed S] [--markdown FILE] [--rank-program FILE --command FILE [--worlds 2,4,8]
+             [--seconds T]]
 
 PROGRAM is ddp_faults_test, on one host; N kills per world. With ddp_rank and `lockstep` it goes on between two hosts, which are
-network namespaces, over TCP and shared memory. PROGRAM may be `-` for these alone.
+network namespaces, over TCP and shared memory, for at most T seconds in each world. PROGRAM may be `-` for these alone.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "world"))
@@ -93,7 +95,10 @@ def between_hosts(options):
         place = BetweenHosts(options.rank_program, secret, two_hosts)
         for world in options.worlds:
             rng = random.Random(1000 * options.seed + world)
+            end = time.monotonic() + options.seconds
             for _ in range(options.points):
+                if time.monotonic() > end:
+                    break
                 plan = (rng.randrange(world), rng.randrange(STEPS), rng.randrange(1, MICROS))
                 late, complaints = place.kill_once(world, plan)
                 wrong += complaints
@@ -110,6 +115,7 @@ def main():
     parser.add_argument("--markdown")
     parser.add_argument("--rank-program")
     parser.add_argument("--command")
+    parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--worlds", type=lambda text: [int(word) for word in text.split(",")], default=[2, 4, 8])
     options = parser.parse_args()
     latencies, wrong = ({}, []) if options.program == "-" else on_one_host(options.program, options.points, options.seed)
