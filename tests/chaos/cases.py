@@ -63,6 +63,8 @@ class Case:
             complaints.append(f"the world needed {outcome.started:.1f} s to start")
         if outcome.took > within(plan.bound + LEAVE_SECONDS):
             complaints.append(f"the last rank ended {outcome.took:.1f} s after the injection")
+        for rank in plan.survivors():
+            complaints += is_whole(rank, outcome.event(rank, "failed"), outcome.event(rank, "again"))
         return complaints or self.rule(plan, outcome)
 
     def rule(self, plan, outcome):
@@ -90,22 +92,21 @@ def all_name(plan, outcome, failures, victims):
         named.add(failure["peer"])
         if failure["failure"] not in failures or failure["peer"] not in victims:
             complaints.append(f"rank {rank}: {said(failure)}")
-        complaints += is_whole(rank, failure)
-        again = outcome.event(rank, "again")
-        if failure.get("phase") == "steps" and (not again or again["failure"] != failure["failure"]):
-            complaints.append(f"rank {rank} says afterwards: {said(again) if again else None}")
     # Two that die at once on two hosts: each host names its own.
     if len(named) > 1 and len({plan.host_of(victim) for victim in victims}) == 1:
         complaints.append(f"the survivors name different ranks: {named}")
     return complaints
 
 
-def is_whole(rank, failure):
-    """An error says in which operation, which number, which group."""
-    if failure.get("phase") != "steps":
+def is_whole(rank, failure, again):
+    """An error in a step says in which operation, which number, which group, and one more operation gives it again."""
+    if not failure or failure.get("phase") != "steps":
         return []
-    return [f"rank {rank}: the error has no {field}: {said(failure)}" for field in ("op", "sequence", "group")
-            if failure[field] in ("", None)]
+    complaints = [f"rank {rank}: the error has no {field}: {said(failure)}" for field in ("op", "sequence", "group")
+                  if failure[field] in ("", None)]
+    if not again or again["failure"] != failure["failure"]:
+        complaints.append(f"rank {rank} says afterwards: {said(again) if again else None}")
+    return complaints
 
 
 def none_fails(plan, outcome):

@@ -6,8 +6,11 @@
 // peer and tag, and an operation that waits never holds them up.
 // Thread safety: any thread.
 // Errors: kInvalid for a call that this rank can see to be wrong; nothing was sent and the group lives on.
-// Everything else is final: the first failure of any rank is recorded once, every rank's pending and later
-// operations return it, and no call waits for ever. Make a new group, or shrink this one.
+// Of a message, an error that comes from its deadline or size alone; the group lives on. Of
+// monitored_barrier, a timeout: the group is not ended, but its ranks are out of step by one operation, and
+// the next collective finds that. Everything else is final: the first failure of any rank is recorded once,
+// every rank's pending and later operations return it, and no call waits for ever. Make a new group, or
+// shrink this one.
 // Destruction leaves the group: it fails what is pending here with kAborted, and waits for nobody else.
 // Does not: retry.
 // Implemented by native/ and mpi/.

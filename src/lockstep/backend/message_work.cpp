@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lockstep/backend/callback_scope.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::backend {
@@ -26,6 +27,7 @@ void MessageWork::complete(const Status& status, std::optional<Rank> source) {
     keep = std::exchange(keep_, nullptr);
     done_ = true;
   }
+  const CallbackScope scope(this);
   for (const auto& callback : callbacks) callback(status);
 }
 
@@ -52,6 +54,7 @@ Status MessageWork::status() const {
 
 void MessageWork::on_complete(std::function<void(const Status&)> then) {
   if (keep_callback(then)) return progress_->call_attendant();
+  const CallbackScope scope(this);
   then(status());
 }
 

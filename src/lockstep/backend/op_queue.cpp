@@ -1,10 +1,13 @@
 #include "lockstep/backend/op_queue.h"
 
 #include <deque>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "lockstep/backend/callback_scope.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/thread.h"
@@ -12,14 +15,23 @@
 namespace lockstep::backend {
 namespace {
 
-// Set while a thread runs a completion callback: what it starts would wait for itself.
-alignas(8) thread_local bool t_in_callback = false;  // mold 1.10 misplaces less aligned ones
-
 Status from_a_callback(const std::string& whose) {
   return Status::invalid(
       cat(whose,
           "a collective was started in a completion callback, on the thread that would have to run it; start "
           "it on a thread of your own."));
+}
+
+Status waits_for_itself(const std::string& whose, std::string_view name, std::uint64_t number) {
+  return Status::invalid(
+      cat(whose, name, " #", number,
+          " is waited for in a completion callback of its group, on the thread that would have to complete "
+          "it; wait for it on a thread of your own."));
+}
+
+Status of_the_parent(const std::string& whose) {
+  return Status::invalid(cat(whose, "the operation belongs to the parent of this forked process."),
+                         {.failure = Failure::kForked});
 }
 
 }  // namespace
@@ -29,8 +41,12 @@ using Callback = std::function<void(const Status&)>;
 struct OpQueue::State {
   State(const Clock& given, std::string owner) : clock(given), whose(std::move(owner)) {}
 
+  // Where the worker, and whoever held the mutex, do not exist.
+  bool in_forked_child() const { return base::fork_generation() != made_in; }
+
   const Clock& clock;
   const std::string whose;  // "rank 2: group \"pair\": ", or nothing
+  const std::uint64_t made_in = base::fork_generation();
   Mutex mutex;
   CondVar changed;
   std::deque<std::shared_ptr<Op>> pending LOCKSTEP_GUARDED_BY(mutex);  // issued, not begun; in order
@@ -55,10 +71,12 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
   Op(std::shared_ptr<State> in, Deadline until) : state(std::move(in)), deadline(until) {}
 
   Status wait(std::optional<Deadline> until) override {
+    if (state->in_forked_child()) return of_the_parent(state->whose);
     const MutexLock lock(state->mutex);
     // Whoever has less time than the operation must not run it.
-    const bool helps = !t_in_callback && (!until || until->at() >= deadline.at());
+    const bool helps = !CallbackScope::is_here() && (!until || until->at() >= deadline.at());
     while (!done) {
+      if (CallbackScope::is_of(state.get())) return waits_for_itself(state->whose, name, number);
       if (helps && state->can_run_next()) {
         state->run_next();
         continue;
@@ -74,16 +92,20 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
     return result;
   }
   bool is_completed() const override {
+    if (state->in_forked_child()) return false;
     const MutexLock lock(state->mutex);
     return done;
   }
   Status status() const override {
+    if (state->in_forked_child()) return {};
     const MutexLock lock(state->mutex);
     return done ? result : Status();
   }
   void on_complete(Callback then) override {
     Status ended;
-    {
+    if (state->in_forked_child()) {
+      ended = of_the_parent(state->whose);
+    } else {
       const MutexLock lock(state->mutex);
       if (!done) {
         callbacks.push_back(std::move(then));
@@ -96,11 +118,13 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
       }
       ended = result;
     }
+    const CallbackScope scope(state.get());
     then(ended);  // the group has no thread any more
   }
   std::optional<Rank> source() const override { return std::nullopt; }
   std::uint64_t sequence() const override { return number; }
   Duration duration() const override {
+    if (state->in_forked_child()) return {};
     const MutexLock lock(state->mutex);
     return took;
   }
@@ -156,10 +180,11 @@ void OpQueue::State::work() {
       auto [callback, status] = std::move(callbacks.front());
       callbacks.pop_front();
       mutex.unlock();
-      t_in_callback = true;
-      callback(status);
-      callback = nullptr;
-      t_in_callback = false;
+      {
+        const CallbackScope scope(this);
+        callback(status);
+        callback = nullptr;
+      }
       mutex.lock();
     } else if (can_run_next()) {
       run_next();
@@ -173,6 +198,10 @@ OpQueue::OpQueue(const Clock& clock, std::string whose)
     : state_(std::make_shared<State>(clock, whose.empty() ? std::move(whose) : whose + ": ")) {}
 
 OpQueue::~OpQueue() {
+  if (state_->in_forked_child()) {
+    static_cast<void>(new (std::nothrow) std::shared_ptr<State>(state_));  // the parent's; never destroyed
+    return;
+  }
   fail(Status::aborted("the group was destroyed", {.failure = Failure::kClosed}));
   std::thread worker;
   {
@@ -182,11 +211,18 @@ OpQueue::~OpQueue() {
     while (state_->busy) state_->changed.wait(state_->mutex);
     worker = std::move(state_->worker);
   }
-  if (worker.joinable()) worker.join();
+  if (!worker.joinable()) return;
+  // In a callback of its own the worker cannot be waited for; it ends after that.
+  if (worker.get_id() == std::this_thread::get_id()) {
+    worker.detach();
+  } else {
+    worker.join();
+  }
 }
 
 Status OpQueue::begin_run(std::uint64_t& sequence) {
-  if (t_in_callback) return from_a_callback(state_->whose);
+  if (CallbackScope::is_here()) return from_a_callback(state_->whose);
+  std::shared_ptr<State> held;  // the queue may be destroyed while this thread waits
   State& state = *state_;
   const MutexLock lock(state.mutex);
   if (!state.failure.ok()) return state.failure;
@@ -196,7 +232,8 @@ Status OpQueue::begin_run(std::uint64_t& sequence) {
     return {};
   }
   // A place in the order, to be taken by this thread when it comes to the front.
-  const auto place = std::make_shared<Op>(state_, Deadline(state.clock, base::TimePoint::max()));
+  held = state_;
+  const auto place = std::make_shared<Op>(held, Deadline(state.clock, base::TimePoint::max()));
   place->number = sequence;
   state.pending.push_back(place);
   while (!place->done && (state.busy || state.pending.front() != place)) {
@@ -219,7 +256,7 @@ void OpQueue::end_run() {
 }
 
 WorkPtr OpQueue::start(Body body, const Deadline& deadline, std::uint64_t numbers, std::string_view name) {
-  if (t_in_callback) return ended(from_a_callback(state_->whose));
+  if (CallbackScope::is_here()) return ended(from_a_callback(state_->whose));
   const auto op = std::make_shared<Op>(state_, deadline);
   op->body = std::move(body);
   op->name = name;

@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <future>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -166,6 +169,106 @@ TEST(OpQueue, CallbacksRunOnceOnTheWorkerAndCannotStartACollective) {
   std::promise<void> again;
   work->on_complete([&](const Status&) { again.set_value(); });
   again.get_future().wait();
+}
+
+TEST(OpQueue, ACallbackCannotWaitForAnOperationThatItsThreadMustComplete) {
+  OpQueue queue(steady());
+  std::promise<Status> waited;
+  WorkPtr second;
+  std::promise<void> go;
+  const auto after_go = [&](std::uint64_t) {
+    go.get_future().wait();
+    return Status();
+  };
+  const WorkPtr first = queue.start(after_go, long_enough());
+  second = queue.start([](std::uint64_t) { return Status(); }, long_enough());
+  first->on_complete([&](const Status&) { waited.set_value(second->wait()); });
+  go.set_value();
+  EXPECT_THAT(waited.get_future().get(), StatusIs(Code::kInvalid, HasSubstr("#2 is waited for")));
+  EXPECT_OK(second->wait());
+}
+
+TEST(OpQueue, MayBeDestroyedInACallback) {
+  auto queue = std::make_unique<OpQueue>(steady());
+  std::promise<void> go;
+  const WorkPtr work = queue->start(
+      [&](std::uint64_t) {
+        go.get_future().wait();
+        return Status();
+      },
+      long_enough());
+  std::promise<void> destroyed;
+  work->on_complete([&, held = std::shared_ptr<OpQueue>(std::move(queue))](const Status&) mutable {
+    held.reset();
+    destroyed.set_value();
+  });
+  go.set_value();
+  destroyed.get_future().wait();
+  EXPECT_OK(work->wait());
+}
+
+TEST(OpQueue, AThreadThatWaitsForItsTurnHearsThatTheQueueIsDestroyed) {
+  auto queue = std::make_unique<OpQueue>(steady());
+  std::promise<void> runs;
+  std::promise<void> go;
+  auto running = std::async(std::launch::async, [&, in = queue.get()] {
+    return in->run([&](std::uint64_t) {
+      runs.set_value();
+      go.get_future().wait();
+      return Status();
+    });
+  });
+  runs.get_future().wait();
+  auto waiting = std::async(std::launch::async,
+                            [in = queue.get()] { return in->run([](std::uint64_t) { return Status(); }); });
+  while (queue->last_sequence() < 2) std::this_thread::yield();
+  std::thread destroyer([&] { queue.reset(); });
+  EXPECT_THAT(waiting.get(), StatusIs(Code::kAborted, HasSubstr("destroyed")));
+  go.set_value();
+  EXPECT_OK(running.get());
+  destroyer.join();
+}
+
+// Neither its worker nor who may hold its mutex exists there.
+TEST(OpQueue, InAForkedChildNobodyWaits) {
+  auto queue = std::make_unique<OpQueue>(steady());
+  std::promise<void> go;
+  std::promise<void> runs;
+  WorkPtr work = queue->start(
+      [&](std::uint64_t) {
+        runs.set_value();
+        go.get_future().wait();
+        return Status();
+      },
+      long_enough());
+  runs.get_future().wait();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    bool refused = work->wait().failure() == Failure::kForked && !work->is_completed();
+    work->on_complete([&](const Status& status) { refused &= status.failure() == Failure::kForked; });
+    queue.reset();
+    work.reset();
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  go.set_value();
+  EXPECT_OK(work->wait());
+}
+
+TEST(OpQueue, AWorkKnowsHowLongItRan) {
+  lockstep::testing::FakeClock clock;
+  OpQueue queue(clock);
+  const WorkPtr work = queue.start(
+      [&](std::uint64_t) {
+        clock.advance(7ms);
+        return Status();
+      },
+      clock.in(30min));
+  EXPECT_OK(work->wait());
+  EXPECT_EQ(work->duration(), 7ms);
 }
 
 TEST(OpQueue, AWorkOutlivesItsQueue) {

@@ -29,7 +29,8 @@ class Work {
   bool is_success() const { return is_completed() && status().ok(); }
 
   // Runs `then` once, after completion, on the thread that completes it; if that has been, on a thread of the
-  // group or on this one. It must not wait, and cannot start a collective of the group (kInvalid).
+  // group or on this one. It must not wait, for an operation of the group it cannot, and it can start no
+  // collective of any group (kInvalid).
   virtual void on_complete(std::function<void(const Status&)> then) = 0;
 
   // Of a receive: the rank, in the group, that the message came from. Known when it is complete.

@@ -12,12 +12,12 @@ constexpr std::string_view kNames[kOpKinds] = {
 bool moves(OpKind kind) { return kind != OpKind::kBarrier && kind != OpKind::kMonitoredBarrier; }
 
 // In the order in which a person would look.
-std::string_view first_difference(const Fingerprint& a, const Fingerprint& b) {
+std::string first_difference(const Fingerprint& a, const Fingerprint& b) {
   if (a.group != b.group) return "group";
   if (a.sequence != b.sequence) return "sequence number";
   if (a.kind != b.kind) return "operation";
   if (a.dtype != b.dtype) return "dtype";
-  if (a.count != b.count) return "number of elements";
+  if (a.count != b.count) return cat("number of elements: ", a.count, " and ", b.count);
   if (a.reduce_op != b.reduce_op) return "reduce op";
   if (a.root != b.root) return "root";
   return "sizes per rank";

@@ -151,6 +151,23 @@ TEST(Mail, AWaitMayEndBeforeItsMessage) {
   }));
 }
 
+TEST(Mail, ACallbackOfAMessageCannotStartACollective) {
+  EXPECT_OK(run_ranks(2, [](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    Backend& group = world->group();
+    std::vector<int> number{7};
+    const WorkPtr received = group.recv(Rank{1 - rank.rank.value}, 1, bytes_of(number));
+    std::promise<Status> said;
+    received->on_complete([&](const Status&) { said.set_value(barrier(group)); });
+    const std::vector<int> sent{8};
+    ASSERT_OK(group.send(Rank{1 - rank.rank.value}, 1, bytes_of(sent))->wait());
+    ASSERT_OK(received->wait());
+    EXPECT_THAT(said.get_future().get(), StatusIs(Code::kInvalid, HasSubstr("in a completion callback")));
+    ASSERT_OK(barrier(group));
+  }));
+}
+
 // Between hosts a receive makes no connection: nothing but the watch can tell.
 TEST(Mail, AReceiveFromARankThatLeavesWithoutAMessageEnds) {
   for (const int leaver : {0, 2}) {

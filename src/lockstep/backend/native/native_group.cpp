@@ -295,7 +295,7 @@ Status NativeGroup::monitored_barrier(const OpOptions& options) {
 }
 
 Status NativeGroup::failure() const {
-  return parts_.communicator ? told(parts_.communicator->failure()) : Status();
+  return parts_.communicator ? told(parts_.communicator->failure()) : queue_.failure();
 }
 
 Counters NativeGroup::counters() const {

@@ -62,6 +62,10 @@ Status NativeWorld::set_up() {
     const bool one_host =
         std::all_of(host_of_.begin(), host_of_.end(), [&](int host) { return host == host_of_[0]; });
     if (!one_host) LOCKSTEP_TRY(open_door(deadline));
+    if (rank().value == 0 && !transport::Layout::of(std::span<const int>(host_of_)).contiguous())
+      kLog.warn(
+          "the ranks of a host do not follow each other: reductions between hosts then send every rank's "
+          "contribution instead of one value for each host. Number the ranks host by host.");
     LOCKSTEP_TRY(start_monitor(deadline));
     LOCKSTEP_TRY(open_mail(deadline));
   } else {

@@ -192,17 +192,29 @@ TEST(WorldOfProcesses, InAForkedChildEveryOperationIsRefused) {
     auto world = join(rank);
     ASSERT_TRUE(world);
     ASSERT_OK(barrier(world->group()));
+    WorkPtr running;  // rank 0's, while it forks
+    if (rank.rank.value == 0) running = world->group().start({.kind = collective::OpKind::kBarrier});
     const pid_t child = ::fork();
     if (child == 0) {
+      ::alarm(60);
       std::vector<float> data{1};
       const bool refused = all_reduce(world->group(), std::span(data)).failure() == Failure::kForked &&
-                           world->new_group({rank.rank}).status().failure() == Failure::kForked;
+                           world->new_group({rank.rank}).status().failure() == Failure::kForked &&
+                           (!running || running->wait().failure() == Failure::kForked);
       world.reset();
       ::_exit(refused ? 0 : 1);
     }
     int status = -1;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
+    store::Store& store = *world->rendezvous().store;
+    if (running) {
+      ASSERT_OK(store.set("forked", {}));
+      ASSERT_OK(running->wait());
+    } else {
+      ASSERT_OK(store.wait({{std::string("forked")}}));
+      ASSERT_OK(barrier(world->group()));
+    }
     // The parent's group has not noticed.
     ASSERT_OK(barrier(world->group()));
   }));

@@ -32,6 +32,8 @@ TEST(World, OfOneNeedsNobody) {
   EXPECT_THAT(data, ElementsAre(1, 2, 3));
   EXPECT_OK(barrier((*world)->group()));
   EXPECT_OK((*world)->group().monitored_barrier());
+  EXPECT_EQ((*world)->group().timeout(), 30min);
+  EXPECT_EQ((*world)->rendezvous().store->timeout(), 300s);
   std::vector<float> copy(3);
   EXPECT_OK(all_gather((*world)->group(), std::span<const float>(data), std::span(copy)));
   EXPECT_THAT(copy, ElementsAre(1, 2, 3));
@@ -68,6 +70,7 @@ TEST(World, OfOneThatWasAbortedSendsNoMessage) {
   std::vector<int> number{1};
   EXPECT_THAT((*world)->group().send(Rank{0}, 3, bytes_of(number))->wait(),
               StatusIs(Code::kAborted, HasSubstr("enough")));
+  EXPECT_THAT((*world)->group().failure(), StatusIs(Code::kAborted, HasSubstr("enough")));
 }
 
 TEST(World, CountsWhomARankHasWaitedFor) {
