@@ -209,6 +209,13 @@ class Docs(unittest.TestCase):
                   for why in broken_links(document)]
         self.assertEqual(broken, [])
 
+    def test_every_failure_is_explained(self):
+        header = (ROOT / "src" / "lockstep" / "base" / "status.h").read_text(encoding="utf-8")
+        names = set(re.findall(r"\bk[A-Z]\w+", header.split("enum class Failure")[1].split("}")[0])) - {"kNone"}
+        self.assertIn("kPeerDied", names)
+        text = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+        self.assertEqual([name for name in sorted(names) if f"`{name}`" not in text], [])
+
     def test_every_option_of_lockstep_exists(self):
         tree = Tree(COMMAND)
         unknown = [f"{document.relative_to(ROOT)}: {option}" for document in documents(ROOT)
