@@ -9,7 +9,7 @@ ATTACK_SECONDS ?= 60
 REPORTS := $(CURDIR)/build/reports
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz chaos attack long bench install package clean format release
+.PHONY: help demo test check fuzz chaos attack long bench install package wheel clean format release
 
 help:          ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,10 @@ package:       ## make build/package/lockstep_*.deb of the torch-free core and t
 	cmake --preset no-torch -B build/package -DLOCKSTEP_TESTS=OFF -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/package
 	cd build/package && cpack -G DEB
+
+wheel:         ## make build/wheel/lockstep_torch-*.whl, for the torch that is found
+	tools/setup.sh build
+	"$$(cat build/setup/torch_python)" python/build_backend.py build/wheel
 
 format:        ## rewrite every C++ file as .clang-format says
 	tools/setup.sh --no-torch build check

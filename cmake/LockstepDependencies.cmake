@@ -30,4 +30,7 @@ if(LOCKSTEP_TESTS)
 endif()
 if(LOCKSTEP_TORCH)
   find_package(Libtorch 2.7 REQUIRED)  # the first whose wheels all have the C++11 ABI
+  # The interpreter that this libtorch belongs to, if it belongs to one.
+  find_program(LOCKSTEP_TORCH_PYTHON python3 PATHS "${Libtorch_ROOT_DIR}/../../../../bin" NO_DEFAULT_PATH)
+  mark_as_advanced(LOCKSTEP_TORCH_PYTHON)
 endif()

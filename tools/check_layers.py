@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that every file under src/lockstep includes only what its layer may see, and that no file there or
-under tools/ reads the environment but the one that may.
+"""Checks that every file under src/lockstep and python/ includes only what its layer may see, and that no file there
+or under tools/ reads the environment but the one that may.
 
     tools/check_layers.py [ROOT]      ROOT is the tree to read (default: this one)
 
@@ -31,6 +31,9 @@ LAYERS = {
     "launch": ["base", "store"],
     "testing": None,
 }
+
+# What python/, which knows all of torch, may include of ours.
+PYTHON_SEES = BELOW_TENSOR + ["tensor"]
 
 TORCH_LAYERS = ["tensor", "ddp", "optim", "dtensor", "tp", "rpc", "testing"]
 LOOP_LAYERS = ["store", "transport", "backend", "rpc", "launch", "testing"]
@@ -143,6 +146,21 @@ def check_file(path, text):
         yield from check_getenv(text)
 
 
+def check_python_file(text):
+    """Yields (line, what) for a C++ file of python/."""
+    code = blank(text, literals=False)
+    for match in INCLUDE.finditer(code):
+        quote, target = match.group(1), match.group(2)
+        line = code.count("\n", 0, match.start(2)) + 1
+        if target.startswith("lockstep/"):
+            layer = target.split("/")[1]
+            if layer not in PYTHON_SEES:
+                yield line, f"python/ may not include {target} (it may include: {', '.join(PYTHON_SEES)})"
+        elif quote == '"' and not target.startswith("extension/"):
+            yield line, f'"{target}": write the path from src/ or python/, as "extension/work.h"'
+    yield from check_getenv(text)
+
+
 def check_getenv(text):
     for match in GETENV.finditer(blank(text, literals=True)):
         line = text.count("\n", 0, match.start()) + 1
@@ -158,6 +176,7 @@ def check_tree(root):
     layers = root / "src" / "lockstep"
     files = sources(layers)
     found = [(file, check_file(file.relative_to(layers), file.read_text(encoding="utf-8"))) for file in files]
+    found += [(file, check_python_file(file.read_text(encoding="utf-8"))) for file in sources(root / "python")]
     found += [(file, check_getenv(file.read_text(encoding="utf-8"))) for file in sources(root / "tools")]
     return len(files), [f"{file.relative_to(root).as_posix()}:{line}: {what}"
                         for file, wrongs in found for line, what in wrongs]

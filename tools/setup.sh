@@ -160,6 +160,17 @@ find_torch() {
   record_torch "$folder" "$PWD/.venv/bin/python"
 }
 
+# The headers of the Python that torch belongs to, for lockstep-torch, and venv, for its test.
+need_python_headers() {
+  local python
+  python=$(cat $state/torch_python 2>/dev/null) || return 0
+  [ -n "$python" ] || return 0
+  "$python" -c '
+import ensurepip, os, sys, sysconfig, venv
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' >/dev/null 2>&1 \
+    || need_packages <<<$'python3-dev\npython3-venv'
+}
+
 make_venv() {
   local log=$state/pip.log
   if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
@@ -217,7 +228,10 @@ main() {
   [ -n "$packages" ] || packages=$build_packages
   mkdir -p $state
   need_packages <<<"$packages"
-  if [ $with_torch = yes ]; then find_torch; fi
+  if [ $with_torch = yes ]; then
+    find_torch
+    need_python_headers
+  fi
   if [ $with_digits = yes ]; then fetch_digits; fi
 }
 

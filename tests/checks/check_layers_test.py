@@ -67,6 +67,15 @@ class CheckLayersTest(unittest.TestCase):
         self.assert_found("rpc/a.h", '#include "lockstep/collective/ring.h"\n', 1, "collective/ring.h")
         self.assert_found("launch/a.h", '#include "lockstep/backend/work.h"\n', 1, "backend/work.h")
 
+    def test_python_sees_torch_and_what_is_up_to_tensor(self):
+        self.assertEqual(check({"python/extension/a.cpp": '#include "extension/a.h"\n#include <torch/csrc/utils/pybind.h>\n'
+                                                          '#include "lockstep/tensor/messages.h"\n'}), [])
+        for text, word in [('#include "lockstep/ddp/bucket.h"\n', "ddp/bucket.h"), ('#include "a.h"\n', "extension/"),
+                           ('auto a = getenv("A");\n', "getenv")]:
+            lines = check({"python/extension/a.cpp": text})
+            self.assertEqual(len(lines), 1, lines)
+            self.assertIn(word, lines[0])
+
     def test_an_unknown_layer_needs_its_row(self):
         self.assert_found("extra/a.h", "int a;\n", 1, "no layer extra/")
         self.assert_found("store/a.h", '#include "lockstep/extra/a.h"\n', 1, "no layer extra/")

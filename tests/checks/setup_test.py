@@ -152,6 +152,15 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(self.setup().returncode, 0)
         self.assertEqual(self.recorded(), venv)
 
+    def test_a_python_without_headers_gets_them(self):
+        (self.machine / "python_torch").write_text(f"{self.torch('python')[1]}\n")
+        self.missing("python3-dev")
+        self.assertEqual(self.setup().returncode, 0)
+        self.assertEqual(self.apt_calls(), [])
+        self.program(self.machine / "bin/python3", PYTHON + 'case "$*" in *Python.h*) exit 1 ;; esac\n')
+        self.assertEqual(self.setup().returncode, 0)
+        self.assertIn("install --no-install-recommends -y python3-dev", self.apt_calls())
+
     def test_a_wrong_torch_dir_is_named(self):
         done = self.setup(Torch_DIR="/nowhere")
         self.assertEqual(done.returncode, 1)

@@ -150,7 +150,8 @@ Result<Secret> secret_of_world(const Plan& plan, const Who& who, const MeetingPl
                                const Membership& membership, const Deadline& deadline) {
   if (place.secret) return *place.secret;
   if (plan.secret) return *plan.secret;
-  const bool private_store = plan.url.scheme == "file" || on_one_host(membership.members());
+  const bool private_store =
+      plan.url.scheme == "file" || plan.sharing == SecretSharing::kStore || on_one_host(membership.members());
   if (private_store) return share_secret(*place.store, membership.keys(), who.rank, deadline);
   if (plan.insecure) return Secret::insecure();
   return no_secret("The connections between the ranks, which are on several hosts,");

@@ -54,6 +54,10 @@ struct SchemeAnswer {
 };
 using Scheme = std::function<Result<SchemeAnswer>(const SchemeRequest&)>;
 
+// How far a secret goes that rank 0 makes for a job that was given none, and passes through the store.
+// kStore: to all ranks, so that the job is as safe as the store that it was handed.
+enum class SecretSharing : std::uint8_t { kOneHost, kStore };
+
 struct RendezvousOptions {
   // Where: a URL, or a store that exists already; env:// if neither is given, an error if both are.
   std::optional<std::string> url = {};
@@ -66,6 +70,7 @@ struct RendezvousOptions {
   std::optional<Duration> timeout = {};
   // The job's secret. `insecure` lets a job without one use the network; LOCKSTEP_INSECURE says the same.
   SecretSources secret = {};
+  SecretSharing secret_sharing = SecretSharing::kOneHost;
   bool insecure = false;
   // Interfaces by name; default LOCKSTEP_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, else the route to the master.
   std::vector<std::string> interfaces = {};

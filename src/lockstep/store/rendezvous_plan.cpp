@@ -76,6 +76,7 @@ Result<Plan> make_plan(const RendezvousOptions& options, const Environment& env)
   if (plan.timeout <= Duration::zero())
     return Status::invalid("The timeout of the rendezvous must be above zero.");
   plan.job_id = options.job_id.value_or(plan.job.job_id);
+  plan.sharing = options.secret_sharing;
   plan.insecure = options.insecure || env.insecure;
   plan.interfaces = options.interfaces.empty() ? env.interfaces : options.interfaces;
   LOCKSTEP_ASSIGN(plan.secret, find_secret(options.secret, env));

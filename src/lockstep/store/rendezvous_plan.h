@@ -32,6 +32,7 @@ struct Plan {
   Said said;
   std::string job_id;
   std::optional<Secret> secret;  // given to this rank
+  SecretSharing sharing = SecretSharing::kOneHost;
   bool insecure = false;
   std::vector<std::string> interfaces;
   Duration timeout{};

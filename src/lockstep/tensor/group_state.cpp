@@ -32,6 +32,7 @@ GroupState::GroupState(Parts parts)
       global_rank_(parts.global_rank),
       watch_(parts.watch ? std::move(parts.watch)
                          : std::make_shared<GroupWatch>(DebugLevel::kOff, Duration{})),
+      profiling_(parts.profiling),
       fork_generation_(base::fork_generation()),
       backends_(std::move(parts.backends)) {
   for (const DeviceBackend& backend : backends_) names_.emplace_back(backend.device, backend.name);

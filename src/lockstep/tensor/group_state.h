@@ -28,6 +28,9 @@ struct DeviceBackend {
 // InvalidArgument, in the name of `call`, if it is negative.
 void check_timeout(const char* call, Duration timeout, std::optional<Rank> at);
 
+// Whether torch's profiler is told of a group's operations here, or by whoever has made the group.
+enum class Profiling : std::uint8_t { kHere, kElsewhere };
+
 class GroupState {
  public:
   struct Parts {
@@ -40,6 +43,7 @@ class GroupState {
     int global_rank = -1;                // this process's
     std::vector<DeviceBackend> backends = {};
     std::shared_ptr<GroupWatch> watch = {};  // nothing: nobody
+    Profiling profiling = Profiling::kHere;
   };
   explicit GroupState(Parts parts);
   // Nobody's group: what ranks get that are not members.
@@ -75,6 +79,7 @@ class GroupState {
   void set_timeout(Duration timeout);
   // Never null. Shared with observers and operations, which may outlive the group.
   const std::shared_ptr<GroupWatch>& watch() const { return watch_; }
+  bool is_profiled_here() const { return profiling_ == Profiling::kHere; }
 
   bool is_closed() const;
   // Leaves the group. What runs in another thread meanwhile ends with GroupClosed.
@@ -93,6 +98,7 @@ class GroupState {
   const int rank_;
   const int global_rank_;
   const std::shared_ptr<GroupWatch> watch_;
+  const Profiling profiling_;
   const std::uint64_t fork_generation_;
   std::vector<std::pair<c10::DeviceType, std::string>> names_;
   mutable Mutex mutex_;

@@ -24,7 +24,8 @@ backend::Counters counters_of(const Backend& backend) {
 }  // namespace
 
 bool Watched::wanted(const GroupState& state) {
-  return state.watch()->any() || at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
+  if (state.watch()->any()) return true;
+  return state.is_profiled_here() && at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
 }
 
 Watched::Watched(const WatchedCall& call)

@@ -70,6 +70,10 @@ bool WorkHandle::State::is_completed() {
   return true;
 }
 
+void WorkHandle::State::on_complete(std::function<void()> then) {
+  work_->on_complete([then = std::move(then)](const Status& /*status*/) { then(); });
+}
+
 Status WorkHandle::State::status() { return is_completed() ? with_stack(work_->status()) : Status(); }
 
 int WorkHandle::State::source_rank() const {
@@ -92,6 +96,11 @@ std::exception_ptr WorkHandle::exception() const {
   if (!state_) return nullptr;
   const Status status = state_->status();
   return status.ok() ? nullptr : exception_of(status, state_->at());
+}
+
+void WorkHandle::on_complete(std::function<void()> then) const {
+  if (!state_) return then();
+  state_->on_complete(std::move(then));
 }
 
 std::vector<at::Tensor> WorkHandle::result() const {

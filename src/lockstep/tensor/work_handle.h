@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -35,6 +36,9 @@ class WorkHandle {
   bool is_success() const;
   // The error of an operation that is complete and failed, else nothing.
   std::exception_ptr exception() const;
+  // Runs `then` once, after completion, on the thread that completes it; if that has been, on a thread of the
+  // group or on this one. It must not wait or throw, and cannot start a collective of the group.
+  void on_complete(std::function<void()> then) const;
   // The tensors that it writes; known when it is complete.
   std::vector<at::Tensor> result() const;
   // Of a receive that is complete: the sender's global rank. Else -1.

@@ -1,6 +1,7 @@
 // What all copies of one WorkHandle share. Internal.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ class WorkHandle::State {
   Status wait(std::optional<Deadline> deadline);
   bool is_completed();
   Status status();
+  void on_complete(std::function<void()> then);
   std::vector<at::Tensor> result() const { return buffers_->written(); }
   int source_rank() const;
   const backend::Work& work() const { return *work_; }

@@ -1,0 +1,289 @@
+// The operations of ProcessGroupLockstep: torch's arguments as ours.
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "extension/errors.h"
+#include "extension/process_group.h"
+#include "lockstep/base/text.h"
+#include "lockstep/tensor/coalescing.h"
+#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/messages.h"
+
+namespace lockstep::python {
+namespace {
+
+using c10d::OpType;
+using std::chrono::milliseconds;
+using tensor::WorkHandle;
+
+std::optional<Duration> duration(milliseconds timeout) {
+  return timeout < milliseconds(0) ? std::nullopt : std::optional<Duration>(timeout);
+}
+
+// Before torch 2.9 a call did not say whether its caller waits.
+template <typename Given>
+bool is_async(const Given& given) {
+  if constexpr (requires { given.asyncOp; }) {
+    return given.asyncOp;
+  } else {
+    return true;
+  }
+}
+
+tensor::Reduction reduction(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::kSum;
+    case c10d::ReduceOp::AVG:
+      return ReduceOp::kAvg;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::kProduct;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::kMin;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::kMax;
+    case c10d::ReduceOp::BAND:
+      return ReduceOp::kBand;
+    case c10d::ReduceOp::BOR:
+      return ReduceOp::kBor;
+    case c10d::ReduceOp::BXOR:
+      return ReduceOp::kBxor;
+    case c10d::ReduceOp::PREMUL_SUM: {
+      const auto* const factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+      if (factor == nullptr) throw_torch(Status::invalid("PREMUL_SUM has no factor."));
+      return tensor::premul_sum(factor->tensor_factor.defined() ? factor->tensor_factor.item<double>()
+                                                                : factor->double_factor);
+    }
+    default:
+      throw_torch(Status::invalid(cat("There is no reduce operation ", static_cast<int>(op.op_), ".")));
+  }
+}
+
+template <typename Given>
+tensor::CollectiveOptions plain(const tensor::ProcessGroup& group, const Given& given) {
+  return {.group = group, .async_op = is_async(given), .timeout = duration(given.timeout)};
+}
+
+template <typename Given>
+tensor::ReduceOptions reducing(const tensor::ProcessGroup& group, const Given& given) {
+  return {.op = reduction(given.reduceOp),
+          .group = group,
+          .async_op = is_async(given),
+          .timeout = duration(given.timeout)};
+}
+
+template <typename Given>
+int root(const Given& given) {
+  return static_cast<int>(given.rootRank);
+}
+
+// A gather's list where there is none: torch gives an empty list, or a list with an empty one.
+const std::vector<at::Tensor> kNone;
+
+// The places of the tensors of each type: what travels together is of one type.
+std::vector<std::vector<std::size_t>> by_type(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<std::size_t>> places;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto same = std::find_if(places.begin(), places.end(), [&](const auto& group) {
+      return tensors[group.front()].scalar_type() == tensors[i].scalar_type();
+    });
+    if (same == places.end()) {
+      places.push_back({i});
+    } else {
+      same->push_back(i);
+    }
+  }
+  return places;
+}
+
+}  // namespace
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+WorkPtr ProcessGroupLockstep::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const Tensor& tensor = only("broadcast", tensors);
+  return issue({OpType::BROADCAST, "broadcast", tensors, {tensors}}, [&] {
+    return tensor::broadcast(tensor, {.group_src = root(opts),
+                                      .group = group(),
+                                      .async_op = is_async(opts),
+                                      .timeout = duration(opts.timeout)});
+  });
+}
+
+WorkPtr ProcessGroupLockstep::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const Tensor& tensor = only("all_reduce", tensors);
+  if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
+  return issue({OpType::ALLREDUCE, "all_reduce", tensors, {tensors}},
+               [&] { return tensor::all_reduce(tensor, reducing(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const Tensor& tensor = only("all_reduce", tensors);
+  return issue({OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", tensors, {tensors}},
+               [&] { return tensor::all_reduce(tensor, reducing(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::allreduce_coalesced(Tensors& tensors,
+                                                  const c10d::AllreduceCoalescedOptions& opts) {
+  return issue({OpType::ALLREDUCE_COALESCED, "all_reduce", tensors, {tensors}},
+               [&] { return tensor::all_reduce_coalesced(tensors, reducing(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const Tensor& tensor = only("reduce", tensors);
+  return issue({OpType::REDUCE, "reduce", tensors, {tensors}}, [&] {
+    return tensor::reduce(tensor, {.group_dst = root(opts),
+                                   .op = reduction(opts.reduceOp),
+                                   .group = group(),
+                                   .async_op = is_async(opts),
+                                   .timeout = duration(opts.timeout)});
+  });
+}
+
+WorkPtr ProcessGroupLockstep::allgather(TensorLists& outputs, Tensors& inputs,
+                                        const c10d::AllgatherOptions& opts) {
+  const Tensor& input = only("all_gather", inputs);
+  const Tensors& list = only("all_gather", outputs);
+  return issue({OpType::ALLGATHER, "all_gather", inputs, outputs},
+               [&] { return tensor::all_gather(list, input, plain(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::_allgather_base(Tensor& output, Tensor& input,
+                                              const c10d::AllgatherOptions& opts) {
+  return issue({OpType::_ALLGATHER_BASE, "_all_gather_base", {input}, {{output}}},
+               [&] { return tensor::all_gather_single(output, input, plain(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                                  const c10d::AllgatherOptions& opts) {
+  return issue({OpType::ALLGATHER_COALESCED, "all_gather", inputs, outputs},
+               [&] { return tensor::all_gather_coalesced(outputs, inputs, plain(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                              const c10d::AllgatherOptions& opts) {
+  check_pairs("all_gather_single_coalesced", outputs, inputs);
+  std::vector<WorkPtr> works;
+  for (const auto& places : by_type(inputs)) {
+    works.push_back(issue({OpType::COALESCED, "all_gather", inputs, {outputs}}, [&] {
+      tensor::Coalescing together(
+          {.group = group(), .async_op = is_async(opts), .timeout = duration(opts.timeout)});
+      for (const std::size_t i : places) together.all_gather_single(outputs[i], inputs[i]);
+      return together.launch();
+    }));
+  }
+  return CoalescedWork::of(getRank(), std::move(works));
+}
+
+WorkPtr ProcessGroupLockstep::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+  const Tensor& input = only("gather", inputs);
+  const Tensors& list = outputs.empty() ? kNone : only("gather", outputs);
+  return issue({OpType::GATHER, "gather", inputs, outputs}, [&] {
+    return tensor::gather(input, list,
+                          {.group_dst = root(opts),
+                           .group = group(),
+                           .async_op = is_async(opts),
+                           .timeout = duration(opts.timeout)});
+  });
+}
+
+WorkPtr ProcessGroupLockstep::scatter(Tensors& outputs, TensorLists& inputs,
+                                      const c10d::ScatterOptions& opts) {
+  const Tensor& output = only("scatter", outputs);
+  const Tensors& list = inputs.empty() ? kNone : only("scatter", inputs);
+  return issue({OpType::SCATTER, "scatter", list, {outputs}}, [&] {
+    return tensor::scatter(output, list,
+                           {.group_src = root(opts),
+                            .group = group(),
+                            .async_op = is_async(opts),
+                            .timeout = duration(opts.timeout)});
+  });
+}
+
+WorkPtr ProcessGroupLockstep::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                             const c10d::ReduceScatterOptions& opts) {
+  const Tensor& output = only("reduce_scatter", outputs);
+  const Tensors& list = only("reduce_scatter", inputs);
+  return issue({OpType::REDUCE_SCATTER, "reduce_scatter", list, {outputs}},
+               [&] { return tensor::reduce_scatter(output, list, reducing(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::_reduce_scatter_base(Tensor& output, Tensor& input,
+                                                   const c10d::ReduceScatterOptions& opts) {
+  return issue({OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base", {input}, {{output}}},
+               [&] { return tensor::reduce_scatter_single(output, input, reducing(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                              const c10d::ReduceScatterOptions& opts) {
+  check_pairs("reduce_scatter_single_coalesced", outputs, inputs);
+  std::vector<WorkPtr> works;
+  for (const auto& places : by_type(inputs)) {
+    works.push_back(
+        issue({OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter", inputs, {outputs}}, [&] {
+          tensor::Coalescing together(reducing(group(), opts));
+          for (const std::size_t i : places) together.reduce_scatter_single(outputs[i], inputs[i]);
+          return together.launch();
+        }));
+  }
+  return CoalescedWork::of(getRank(), std::move(works));
+}
+
+WorkPtr ProcessGroupLockstep::alltoall_base(Tensor& output, Tensor& input,
+                                            std::vector<std::int64_t>& output_sizes,
+                                            std::vector<std::int64_t>& input_sizes,
+                                            const c10d::AllToAllOptions& opts) {
+  return issue({OpType::ALLTOALL_BASE, "all_to_all", {input}, {{output}}}, [&] {
+    return tensor::all_to_all_single(output, input, output_sizes, input_sizes, plain(group(), opts));
+  });
+}
+
+WorkPtr ProcessGroupLockstep::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  return issue({OpType::ALLTOALL, "all_to_all", inputs, {outputs}},
+               [&] { return tensor::all_to_all(outputs, inputs, plain(group(), opts)); });
+}
+
+WorkPtr ProcessGroupLockstep::send(Tensors& tensors, int to, int tag) {
+  const Tensor& tensor = only("send", tensors);
+  return issue({OpType::SEND, "send", tensors, {}, /*is_message=*/true}, [&] {
+    return tensor::isend(tensor, {.group_dst = to, .group = group(), .tag = static_cast<std::uint32_t>(tag)});
+  });
+}
+
+WorkPtr ProcessGroupLockstep::recv(Tensors& tensors, int from, int tag) {
+  const Tensor& tensor = only("recv", tensors);
+  return issue({OpType::RECV, "recv", tensors, {tensors}, /*is_message=*/true}, [&] {
+    return tensor::irecv(tensor,
+                         {.group_src = from, .group = group(), .tag = static_cast<std::uint32_t>(tag)});
+  });
+}
+
+WorkPtr ProcessGroupLockstep::recvAnysource(Tensors& tensors, int tag) {
+  const Tensor& tensor = only("recv", tensors);
+  return issue({OpType::RECVANYSOURCE, "recvAnySource", tensors, {tensors}, /*is_message=*/true}, [&] {
+    return tensor::irecv(tensor, {.group = group(), .tag = static_cast<std::uint32_t>(tag)});
+  });
+}
+
+WorkPtr ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
+  return issue({OpType::BARRIER, "barrier", {}, {}}, [&] { return tensor::barrier(plain(group(), opts)); });
+}
+
+void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  run_interruptibly(state_, [&] {
+    tensor::monitored_barrier(
+        {.group = group(), .timeout = duration(opts.timeout), .wait_all_ranks = wait_all_ranks});
+  });
+}
+
+void ProcessGroupLockstep::check_pairs(const char* call, const Tensors& outputs,
+                                       const Tensors& inputs) const {
+  if (outputs.size() == inputs.size() && !inputs.empty()) return;
+  throw_torch(Status::invalid(cat("rank ", state_->global_rank(), ": ", call, " was given ", outputs.size(),
+                                  " outputs and ", inputs.size(), " inputs.")));
+}
+
+}  // namespace lockstep::python

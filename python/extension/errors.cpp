@@ -1,0 +1,47 @@
+#include "extension/errors.h"
+
+#include <c10/util/Exception.h>
+
+#include <string>
+
+namespace lockstep::python {
+namespace {
+
+template <typename Error>
+std::exception_ptr make(const Status& status) {
+  return std::make_exception_ptr(Error({__func__, __FILE__, __LINE__}, std::string(status.message())));
+}
+
+}  // namespace
+
+std::exception_ptr torch_exception(const Status& status) {
+  switch (status.failure()) {
+    case Failure::kStoreLost:
+      return make<c10::DistStoreError>(status);
+    case Failure::kQueueEmpty:
+      return make<c10::DistQueueEmptyError>(status);
+    case Failure::kDesync:  // kInvalid too, where the group lives on
+      return make<c10::DistBackendError>(status);
+    default:
+      break;
+  }
+  switch (status.code()) {
+    case Code::kInvalid:
+      return make<c10::ValueError>(status);
+    case Code::kUnsupported:
+      return make<c10::NotImplementedError>(status);
+    default:
+      return make<c10::DistBackendError>(status);
+  }
+}
+
+void throw_torch(const Status& status) { std::rethrow_exception(torch_exception(status)); }
+
+void throw_not_joined(const Status& status) {
+  const bool network = status.code() == Code::kTimeout || status.code() == Code::kDisconnected;
+  if (network && status.failure() != Failure::kStoreLost)
+    std::rethrow_exception(make<c10::DistNetworkError>(status));
+  throw_torch(status);
+}
+
+}  // namespace lockstep::python

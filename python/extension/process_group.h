@@ -1,0 +1,124 @@
+// One group of torch's as a c10d::Backend: torch's calls on one side, tensor/ on the other.
+//
+// A call with asyncOp == false runs on the calling thread, and has ended when it returns; its error is thrown
+// there. Others run on the group's worker, or on the thread that waits for them first.
+//
+// Thread safety: any thread; as with every backend of torch, all ranks issue collectives in the same order.
+// Coalescing: what a thread issues between startCoalescing() and endCoalescing() is waited for by one Work.
+// shutdown() leaves the group, and waits for nobody.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "extension/work.h"
+#include "extension/worlds.h"
+#include "lockstep/base/mutex.h"
+
+namespace lockstep::python {
+
+class ProcessGroupLockstep final : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensor = at::Tensor;
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+
+  // Meets the other members. Throws torch's exceptions.
+  static c10::intrusive_ptr<ProcessGroupLockstep> create(const GroupRequest& request);
+  ProcessGroupLockstep(MadeGroup made, OptionsPtr options);
+  ~ProcessGroupLockstep() override;
+
+  const std::string getBackendName() const override { return "lockstep"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsShrinking() const override { return true; }
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}  // it is 0 on all ranks
+  std::uint64_t getSequenceNumberForGroup() override;
+  void enableCollectivesTiming() override {}  // every work knows how long it took
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+  // The title that the profiler shows begins with it.
+  void set_profiling_name(std::string name) { profiling_name_ = std::move(name); }
+  // Resident: operations use it where it lies.
+  Tensor allocateTensor(long size, at::TensorOptions options) override;
+  Tensor empty_resident(at::IntArrayRef sizes, at::ScalarType type);
+
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts_override) override;
+
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<std::int64_t>& output_sizes,
+                        std::vector<std::int64_t>& input_sizes, const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+ private:
+  // What the profiler and the future are told of an operation.
+  struct Named {
+    c10d::OpType type;
+    const char* name;
+    Tensors inputs;
+    Outputs outputs;
+    bool is_message = false;
+  };
+  WorkPtr issue(Named named, const std::function<tensor::WorkHandle()>& begin);
+  void collect(const WorkPtr& work);
+  tensor::ProcessGroup group() const { return tensor::ProcessGroup(state_); }
+  // Throws ValueError unless the list has one tensor, as torch's own calls have.
+  const Tensor& only(const char* call, const Tensors& tensors) const;
+  const Tensors& only(const char* call, const TensorLists& lists) const;
+  // Throws ValueError unless there is an output for each input.
+  void check_pairs(const char* call, const Tensors& outputs, const Tensors& inputs) const;
+  std::shared_ptr<Stay> stay(const char* call) const;
+  OptionsPtr options_for(const c10::intrusive_ptr<c10d::Backend::Options>& given) const;
+
+  const OptionsPtr options_;
+  const std::shared_ptr<tensor::GroupState> state_;  // shared with what runs in it
+  std::string profiling_name_ = "lockstep";
+  mutable Mutex mutex_;
+  std::shared_ptr<Stay> stay_ LOCKSTEP_GUARDED_BY(mutex_);  // nothing after shutdown()
+  const std::shared_ptr<CompletionPool> pool_;
+  std::map<std::thread::id, std::vector<WorkPtr>> coalescing_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::python

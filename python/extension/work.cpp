@@ -1,0 +1,258 @@
+#include "extension/work.h"
+
+#include <ATen/core/jit_type.h>
+
+#include <utility>
+
+#include "extension/errors.h"
+#include "extension/interrupts.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::python {
+namespace {
+
+using c10::ivalue::Future;
+using std::chrono::milliseconds;
+
+// How often a wait that is no collective's looks for signals.
+constexpr Duration kStep = milliseconds(100);
+
+c10::TypePtr type_of(const Outputs& outputs) {
+  const auto list = c10::ListType::create(c10::TensorType::get());
+  return outputs.size() > 1 ? c10::ListType::create(list) : list;
+}
+
+c10::IValue value_of(const Outputs& outputs) {
+  if (outputs.empty()) return c10::IValue(std::vector<at::Tensor>());
+  return outputs.size() > 1 ? c10::IValue(outputs) : c10::IValue(outputs.front());
+}
+
+Status interrupted(const tensor::GroupState& group) {
+  return Status::aborted(
+      cat("rank ", group.global_rank(), " was interrupted in an operation of ", group.name(), "."),
+      {.rank = Rank{group.global_rank()}, .group = group.name()});
+}
+
+}  // namespace
+
+void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, const std::function<void()>& body) {
+  const std::function<void()> stop = [&] {
+    try {
+      group->any_backend("interrupt")->abort(interrupted(*group));
+    } catch (const tensor::InvalidArgument&) {  // it was destroyed meanwhile, so nothing is waited for
+    }
+  };
+  try {
+    const WithoutGil without_gil;
+    const Interruptible interruptible(stop);
+    translated(body);
+  } catch (...) {
+    check_signals();  // an interrupt, rather than the end of the group that it has caused
+    throw;
+  }
+}
+
+LockstepWork::LockstepWork(WorkPlan plan)
+    : c10d::Work(plan.group->rank(), plan.type, plan.title.empty() ? nullptr : plan.title.c_str(),
+                 plan.inputs),
+      plan_(std::move(plan)) {}
+
+c10::intrusive_ptr<LockstepWork> LockstepWork::start(WorkPlan plan,
+                                                     const std::function<tensor::WorkHandle()>& begin) {
+  auto work = c10::make_intrusive<LockstepWork>(std::move(plan));
+  try {
+    run_interruptibly(work->plan_.group, [&] { work->handle_ = begin(); });
+  } catch (...) {
+    work->finish(std::current_exception());  // the profiler is told that it is over
+    throw;
+  }
+  work->handle_.on_complete([work] { work->ended(); });
+  return work;
+}
+
+void LockstepWork::ended() {
+  finish(exception());
+  bool wanted = false;
+  {
+    const MutexLock lock(futures_mutex_);
+    ended_ = true;
+    wanted = future_ || result_;
+  }
+  if (!wanted) return;
+  plan_.pool->run(
+      [self = c10::intrusive_ptr<LockstepWork>::reclaim_copy(this)] { self->complete_futures(); });
+}
+
+void LockstepWork::complete(Future& future) const {
+  if (const std::exception_ptr error = exception()) {
+    future.setError(error);
+  } else {
+    future.markCompleted(value_of(plan_.outputs));
+  }
+}
+
+void LockstepWork::complete_result(Future& result) const {
+  const auto how = exception() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+  result.markCompleted(c10::IValue(static_cast<std::int64_t>(how)));
+}
+
+void LockstepWork::complete_futures() {
+  c10::intrusive_ptr<Future> future;
+  c10::intrusive_ptr<Future> result;
+  {
+    const MutexLock lock(futures_mutex_);
+    future = future_;
+    result = result_;
+  }
+  // One that was made late is complete.
+  if (result && !result->completed()) complete_result(*result);
+  if (future && !future->completed()) complete(*future);
+}
+
+c10::intrusive_ptr<Future> LockstepWork::getFuture() {
+  const MutexLock lock(futures_mutex_);
+  if (future_) return future_;
+  future_ = c10::make_intrusive<Future>(type_of(plan_.outputs));
+  if (ended_ || handle_.is_completed()) complete(*future_);  // nothing hangs on it yet
+  return future_;
+}
+
+c10::intrusive_ptr<Future> LockstepWork::getFutureResult() {
+  const MutexLock lock(futures_mutex_);
+  if (result_) return result_;
+  result_ = c10::make_intrusive<Future>(c10::AnyEnumType::get());
+  if (ended_ || handle_.is_completed()) complete_result(*result_);
+  return result_;
+}
+
+void LockstepWork::wait_for_future() {
+  c10::intrusive_ptr<Future> future;
+  {
+    const MutexLock lock(futures_mutex_);
+    future = future_;
+  }
+  if (!future) return;
+  const WithoutGil without_gil;
+  future->wait();
+}
+
+std::exception_ptr LockstepWork::exception() const {
+  try {
+    if (const std::exception_ptr error = handle_.exception()) std::rethrow_exception(error);
+  } catch (const tensor::InvalidArgument& error) {
+    return torch_exception(error.status());
+  } catch (const tensor::DistError& error) {
+    return torch_exception(error.status());
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+int LockstepWork::sourceRank() const {
+  const int global = handle_.source_rank();
+  return global < 0 ? -1 : plan_.group->group_rank_of(global);
+}
+
+std::vector<at::Tensor> LockstepWork::result() {
+  TORCH_CHECK(isCompleted(), "The operation has not completed; wait for it before its result is asked for.");
+  TORCH_CHECK(plan_.outputs.size() <= 1,
+              "The result of this operation is a list of lists; take it from get_future().value().");
+  return plan_.outputs.empty() ? std::vector<at::Tensor>() : plan_.outputs.front();
+}
+
+bool LockstepWork::wait(milliseconds timeout) {
+  std::optional<Deadline> deadline;
+  if (timeout > milliseconds(0)) deadline = Clock::steady().in(timeout);
+  if (plan_.is_message) {
+    const WithoutGil without_gil;
+    wait_in_steps(deadline);
+  } else {
+    run_interruptibly(plan_.group, [&] {
+      handle_.wait(deadline ? std::optional<Duration>(deadline->remaining()) : std::nullopt);
+    });
+  }
+  wait_for_future();
+  return true;
+}
+
+// A message can be left where it is: an interrupt ends the wait, and not the group.
+void LockstepWork::wait_in_steps(std::optional<Deadline> deadline) const {
+  while (!handle_.is_completed() && !(deadline && deadline->expired())) {
+    const Duration step = deadline ? std::min(kStep, deadline->remaining()) : kStep;
+    try {
+      handle_.wait(step);
+    } catch (const tensor::TimeoutError&) {
+      check_signals();
+      continue;
+    } catch (...) {
+      break;  // it is complete
+    }
+  }
+  translated([&] { handle_.wait(Duration::zero()); });
+}
+
+void LockstepWork::abort() {
+  translated(
+      [&] { plan_.group->any_backend("abort")->abort(Status::aborted("The operation was aborted.")); });
+}
+
+float LockstepWork::getDuration() const {
+  return std::chrono::duration<float, std::milli>(handle_.duration()).count();
+}
+
+c10::intrusive_ptr<c10d::Work> CoalescedWork::of(int rank,
+                                                 std::vector<c10::intrusive_ptr<c10d::Work>> works) {
+  if (works.size() == 1) return works.front();
+  return c10::make_intrusive<CoalescedWork>(rank, std::move(works));
+}
+
+CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+    : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+bool CoalescedWork::isCompleted() {
+  for (const auto& work : works_) {
+    if (!work->isCompleted()) return false;
+  }
+  return true;
+}
+
+bool CoalescedWork::isSuccess() const {
+  for (const auto& work : works_) {
+    if (!work->isSuccess()) return false;
+  }
+  return true;
+}
+
+std::exception_ptr CoalescedWork::exception() const {
+  for (const auto& work : works_) {
+    if (std::exception_ptr error = work->exception()) return error;
+  }
+  return nullptr;
+}
+
+std::vector<at::Tensor> CoalescedWork::result() {
+  std::vector<at::Tensor> all;
+  for (const auto& work : works_) {
+    for (at::Tensor& tensor : work->result()) all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+bool CoalescedWork::wait(milliseconds timeout) {
+  for (const auto& work : works_) work->wait(timeout);
+  return true;
+}
+
+void CoalescedWork::abort() {
+  for (const auto& work : works_) work->abort();
+}
+
+c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
+  c10::List<c10::intrusive_ptr<Future>> futures(
+      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  for (const auto& work : works_) futures.push_back(work->getFuture());
+  return c10::collectAll(futures);
+}
+
+}  // namespace lockstep::python

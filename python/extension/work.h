@@ -1,0 +1,102 @@
+// The c10d::Work of one operation of ours.
+//
+// One that its caller does not wait for is complete when some thread has completed it; its future, if
+// somebody asked for it, is completed by the pool (completion_pool.h), whose threads run what hangs on it.
+// wait() lets go of the GIL, raises KeyboardInterrupt, and gives the operation's error as torch's exception.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "extension/completion_pool.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/tensor/group_state.h"
+#include "lockstep/tensor/work_handle.h"
+
+namespace lockstep::python {
+
+// What an operation writes, as torch's futures give it: one list, or a list of lists.
+using Outputs = std::vector<std::vector<at::Tensor>>;
+
+struct WorkPlan {
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  std::string title = {};               // for the profiler: "lockstep:all_reduce"
+  std::vector<at::Tensor> inputs = {};  // for the profiler
+  Outputs outputs = {};
+  bool is_message = false;                    // it may be waited for in steps
+  std::shared_ptr<tensor::GroupState> group;  // shared with the process group, which may go first
+  std::shared_ptr<CompletionPool> pool;       // shared by all works of the world
+};
+
+class LockstepWork final : public c10d::Work {
+ public:
+  explicit LockstepWork(WorkPlan plan);
+
+  // Calls `begin`, which gives the handle of the operation, on this thread. Throws torch's exceptions. Once.
+  static c10::intrusive_ptr<LockstepWork> start(WorkPlan plan,
+                                                const std::function<tensor::WorkHandle()>& begin);
+
+  bool isCompleted() override { return handle_.is_completed(); }
+  bool isSuccess() const override { return handle_.is_success(); }
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override {}
+  bool wait(std::chrono::milliseconds timeout) override;
+  // Ends its group.
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // Of c10d::WorkResult, also of one that failed.
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override;
+  std::uint64_t getSequencenumber() const override { return handle_.sequence(); }
+
+ private:
+  void wait_in_steps(std::optional<Deadline> deadline) const;
+  // After completion, on whichever thread.
+  void ended();
+  void complete_futures();
+  void complete(c10::ivalue::Future& future) const;
+  void complete_result(c10::ivalue::Future& result) const;
+  // Who has waited for the work finds its future complete.
+  void wait_for_future();
+
+  const WorkPlan plan_;
+  tensor::WorkHandle handle_;
+  Mutex futures_mutex_;
+  bool ended_ LOCKSTEP_GUARDED_BY(futures_mutex_) = false;
+  c10::intrusive_ptr<c10::ivalue::Future> future_ LOCKSTEP_GUARDED_BY(futures_mutex_);
+  c10::intrusive_ptr<c10::ivalue::Future> result_ LOCKSTEP_GUARDED_BY(futures_mutex_);
+};
+
+// Runs `body`, which may wait: without the GIL, and so that Ctrl-C ends it. `group` is what it waits in. Our
+// exceptions leave it as torch's.
+void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, const std::function<void()>& body);
+
+// Several works as one, which is complete when all are: what a coalescing scope gives.
+class CoalescedWork final : public c10d::Work {
+ public:
+  // The work itself, if there is one.
+  static c10::intrusive_ptr<c10d::Work> of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override {}
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+}  // namespace lockstep::python

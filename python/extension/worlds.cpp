@@ -1,0 +1,173 @@
+#include "extension/worlds.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
+
+#include "extension/errors.h"
+#include "extension/lockstep_store.h"
+#include "extension/torch_store.h"
+#include "lockstep/backend/native/native_world.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
+
+namespace lockstep::python {
+namespace {
+
+// For what hangs on futures when the interpreter ends.
+constexpr Duration kAtExit = std::chrono::seconds(2);
+
+// The one global: what this process is in, as torch's own list of groups is one.
+class Stays {
+ public:
+  static Stays& all() {
+    static Stays* const only = new Stays;
+    return *only;
+  }
+  void set_default(const std::shared_ptr<Stay>& stay) {
+    const MutexLock lock(mutex_);
+    default_ = stay;
+  }
+  // The world of torch's default group, where that is ours.
+  std::shared_ptr<Stay> of_default_group() const {
+    const MutexLock lock(mutex_);
+    return default_.lock();
+  }
+  void add(const MadeGroup& made) {
+    const MutexLock lock(mutex_);
+    std::erase_if(groups_, [](const auto& group) { return group.first.expired(); });
+    groups_.emplace_back(made.state, made.stay->pool);
+  }
+  using Group = std::pair<std::weak_ptr<tensor::GroupState>, std::shared_ptr<CompletionPool>>;
+  std::vector<Group> take() {
+    const MutexLock lock(mutex_);
+    return std::exchange(groups_, {});
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::weak_ptr<Stay> default_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Group> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+WorldOptions world_options(const GroupRequest& request) {
+  const Options& given = *request.options;
+  WorldOptions options{.timeout = given.timeout};
+  if (given.stall_after) options.stall_after = *given.stall_after;
+  if (given.heap_capacity) options.heap_capacity = Bytes{*given.heap_capacity};
+  options.threads = given.threads;
+  options.rendezvous = {.store = std::make_shared<TorchStore>(request.store),
+                        .rank = Rank{request.rank},
+                        .world_size = WorldSize{request.size},
+                        .timeout = given.timeout,
+                        .secret_sharing = store::SecretSharing::kStore};
+  return options;
+}
+
+// What the store was made by, if it is one of ours and nobody has taken it.
+std::optional<Rendezvous> rendezvous_behind(c10::intrusive_ptr<c10d::Store> store) {
+  while (auto* const prefix = dynamic_cast<c10d::PrefixStore*>(store.get()))
+    store = prefix->getUnderlyingStore();
+  auto* const ours = dynamic_cast<LockstepStore*>(store.get());
+  return ours == nullptr ? std::nullopt : ours->take_rendezvous();
+}
+
+Result<std::unique_ptr<World>> join_world(const GroupRequest& request) {
+  WorldOptions options = world_options(request);
+  if (std::optional<Rendezvous> met =
+          request.members.empty() ? rendezvous_behind(request.store) : std::nullopt) {
+    options.rendezvous = {};
+    const ErrorNote note = met->error_note;
+    auto world = backend::NativeWorld::make(options, *std::move(met), Clock::steady());
+    if (world.ok()) return std::unique_ptr<World>(*std::move(world));
+    note.write(world.status());
+    return world.status();
+  }
+  return World::join(options);
+}
+
+std::vector<int> numbers(const std::vector<Rank>& ranks) {
+  std::vector<int> out;
+  out.reserve(ranks.size());
+  for (const Rank rank : ranks) out.push_back(rank.value);
+  return out;
+}
+
+// `backend` keeps the world.
+std::shared_ptr<tensor::GroupState> state_of(const Stay& stay, const std::shared_ptr<Backend>& backend,
+                                             const std::string& name) {
+  std::vector<Rank> members;
+  for (int i = 0; i < backend->size().value; ++i) members.push_back(backend->world_rank(Rank{i}));
+  return std::make_shared<tensor::GroupState>(
+      tensor::GroupState::Parts{.name = name.empty() ? backend->name() : name,
+                                .backend = "lockstep",
+                                .ranks = numbers(members),
+                                .world_ranks = members,
+                                .rank = backend->rank().value,
+                                .global_rank = stay.world->rank().value,
+                                .backends = {{c10::DeviceType::CPU, "lockstep", backend}},
+                                .profiling = tensor::Profiling::kElsewhere});
+}
+
+std::shared_ptr<Backend> keeping_world(const Stay& stay, std::unique_ptr<Backend> group) {
+  return {group.release(), [world = stay.world](Backend* held) { delete held; }};
+}
+
+MadeGroup noted(MadeGroup made) {
+  Stays::all().add(made);
+  return made;
+}
+
+// Where torch's default group is ours, the world of these ranks.
+std::shared_ptr<Stay> world_of(const GroupRequest& request) {
+  if (request.members.empty()) return nullptr;
+  std::shared_ptr<Stay> stay = Stays::all().of_default_group();
+  if (!stay || request.rank < 0 || request.rank >= std::ssize(request.members)) return nullptr;
+  const int own = request.members[static_cast<std::size_t>(request.rank)];
+  return stay->world->rank() == Rank{own} ? stay : nullptr;
+}
+
+}  // namespace
+
+void leave_all() {
+  const Deadline deadline = Clock::steady().in(kAtExit);
+  const std::vector<Stays::Group> groups = Stays::all().take();
+  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
+    if (const auto state = group->first.lock()) state->close();
+  }
+  for (const auto& [state, pool] : groups) pool->drain(deadline);
+}
+
+MadeGroup make_group(const GroupRequest& request) {
+  if (const std::shared_ptr<Stay> stay = world_of(request)) {
+    std::vector<Rank> members;
+    for (const int member : request.members) members.emplace_back(member);
+    return make_group_in(stay, members, request.name, request.options);
+  }
+  auto joined = join_world(request);
+  if (!joined.ok()) throw_not_joined(joined.status());
+  const auto stay = std::make_shared<Stay>();
+  stay->world = std::move(*joined);
+  if (request.members.empty()) Stays::all().set_default(stay);
+  // It counts its own users: who closes the group asks for them.
+  const std::shared_ptr<Backend> all(&stay->world->group(), [world = stay->world](Backend* /*held*/) {});
+  return noted({stay, state_of(*stay, all, request.name)});
+}
+
+MadeGroup make_group_in(const std::shared_ptr<Stay>& stay, const std::vector<Rank>& world_ranks,
+                        const std::string& name, const OptionsPtr& options) {
+  GroupOptions group{.timeout = options->timeout};
+  if (!name.empty()) group.name = name;
+  auto made = stay->world->new_group(world_ranks, group);
+  if (!made.ok()) throw_torch(made.status());
+  return noted({stay, state_of(*stay, keeping_world(*stay, std::move(*made)), name)});
+}
+
+MadeGroup shrink_world(const std::shared_ptr<Stay>& stay, const std::vector<Rank>& exclude,
+                       const OptionsPtr& options) {
+  auto made = stay->world->shrink({.exclude = exclude, .group = {.timeout = options->timeout}});
+  if (!made.ok()) throw_torch(made.status());
+  return noted({stay, state_of(*stay, keeping_world(*stay, std::move(*made)), options->group_name)});
+}
+
+}  // namespace lockstep::python

@@ -1,0 +1,217 @@
+"""Every operation of the backend on worlds of 1 to 4 ranks, against gloo where gloo has it."""
+
+import itertools
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import lockstep_torch
+from worlds import World
+
+INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+MOVED = [torch.bool, torch.int16, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64]
+FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+OPS = [dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX]
+BITS = [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
+
+
+def numbers(dtype, rank, count=37):
+    """Small whole numbers, on which every type computes exactly."""
+    values = (torch.arange(count) * 7 + rank * 3) % 5 + 1
+    return values.to(dtype)
+
+
+def same(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.contiguous().view(torch.uint8).equal(
+        b.contiguous().view(torch.uint8))
+
+
+def reductions_as_gloo(rank, size):
+    gloo = dist.new_group(backend="gloo")
+    for dtype, op in [*itertools.product(INTEGERS + FLOATS, OPS), *itertools.product(INTEGERS, BITS)]:
+        for call in (dist.all_reduce, lambda t, **k: dist.reduce(t, size - 1, **k)):
+            ours, theirs = numbers(dtype, rank), numbers(dtype, rank)
+            call(ours, op=op)
+            call(theirs, op=op, group=gloo)
+            # A reduce may leave anything on the other ranks, and ours leaves what was there.
+            if call is dist.all_reduce or rank == size - 1:
+                assert same(ours, theirs), (dtype, op, ours, theirs)
+        ours, theirs = torch.empty(5, dtype=dtype), torch.empty(5, dtype=dtype)
+        parts = [numbers(dtype, rank + r, 5) for r in range(size)]
+        dist.reduce_scatter(ours, parts, op=op)
+        dist.reduce_scatter(theirs, parts, op=op, group=gloo)
+        assert same(ours, theirs), (dtype, op)
+
+
+def moves_as_gloo(rank, size):
+    gloo = dist.new_group(backend="gloo")
+    groups = (None, gloo)
+    for dtype in INTEGERS + FLOATS:
+        mine = numbers(dtype, rank, 6).view(2, 3)
+        for root in range(size):
+            results = []
+            for group in groups:
+                sent = mine.clone()
+                dist.broadcast(sent, root, group=group)
+                parts = [torch.empty_like(mine) for _ in range(size)] if rank == root else None
+                dist.gather(mine, parts, dst=root, group=group)
+                taken = torch.empty_like(mine)
+                dist.scatter(taken, [mine + r for r in range(size)] if rank == root else None, src=root, group=group)
+                results.append([sent, *(parts or []), taken])
+            assert all(map(same, *results)), dtype
+        results = []
+        for group in groups:
+            parts = [torch.empty_like(mine) for _ in range(size)]
+            dist.all_gather(parts, mine, group=group)
+            whole = torch.empty(2 * size, 3, dtype=dtype)
+            dist.all_gather_into_tensor(whole, mine, group=group)
+            exchanged = torch.empty(size, 3, dtype=dtype)
+            dist.all_to_all_single(exchanged, mine.flatten()[:3].repeat(size).view(size, 3) + rank, group=group)
+            part = torch.empty(3, dtype=dtype)
+            dist.reduce_scatter_tensor(part, mine.flatten()[:3].repeat(size), group=group)
+            results.append([*parts, whole, exchanged, part])
+        assert all(map(same, *results)), dtype
+
+
+def more_than_gloo(rank, size):
+    for dtype in MOVED + FLOAT8:
+        mine = (numbers(torch.float32, rank, 4) % 2).to(dtype)
+        parts = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(parts, mine)
+        for r, part in enumerate(parts):
+            assert same(part, (numbers(torch.float32, r, 4) % 2).to(dtype)), dtype
+    for dtype in (torch.complex64, torch.complex128):
+        value = torch.full((3,), complex(rank, 1), dtype=dtype)
+        dist.all_reduce(value)
+        assert value[0] == complex(size * (size - 1) / 2, size)
+    for dtype in INTEGERS + FLOATS:
+        value = torch.full((3,), 2 * rank, dtype=dtype)
+        dist.all_reduce(value, op=dist.ReduceOp.AVG)
+        assert value[0] == size - 1, (dtype, value)
+    value = torch.full((3,), 2.0)
+    dist.all_reduce(value, op=dist._make_nccl_premul_sum(rank + 1.0))
+    assert value[0] == size * (size + 1), value
+    # Uneven sizes, and memory that is not one plain array.
+    rows = [r + 1 for r in range(size)]
+    given = torch.full((sum(rows), 2), float(rank))
+    taken = torch.empty(size * (rank + 1), 2)
+    dist.all_to_all_single(taken, given, output_split_sizes=[rank + 1] * size, input_split_sizes=rows)
+    assert taken[:, 0].tolist() == [float(r) for r in range(size) for _ in range(rank + 1)]
+    lists = [torch.empty(r + 1) for r in range(size)]
+    dist.all_gather(lists, torch.full((rank + 1,), float(rank)))
+    assert all(part.eq(r).all() for r, part in enumerate(lists))
+    matrix = torch.arange(6.0).view(2, 3).t()
+    dist.all_reduce(matrix)
+    assert matrix.equal(torch.arange(6.0).view(2, 3).t() * size)
+    sparse = torch.sparse_coo_tensor([[0, rank + 1]], [1.0, 2.0], (size + 1,))
+    dist.all_reduce(sparse)
+    assert sparse.to_dense().tolist() == [float(size)] + [2.0] * size
+
+
+def coalesced(rank, size):
+    tensors = [torch.full((n,), float(rank)) for n in (1, 5, 1000)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    assert all(tensor.eq(size * (size - 1) / 2).all() for tensor in tensors)
+    wholes = [torch.empty(2 * size, dtype=dtype) for dtype in (torch.float32, torch.int64, torch.float32)]
+    with dist._coalescing_manager():
+        for whole in wholes:
+            dist.all_gather_into_tensor(whole, torch.full((2,), rank, dtype=whole.dtype))
+    assert all(whole[::2].tolist() == list(range(size)) for whole in wholes)
+    parts = [torch.empty(2) for _ in range(3)]
+    with dist._coalescing_manager():
+        for part in parts:
+            dist.reduce_scatter_tensor(part, torch.ones(2 * size))
+    assert all(part.eq(size).all() for part in parts)
+
+
+def messages(rank, size):
+    to, origin = (rank + 1) % size, (rank - 1) % size
+    got = torch.empty(1000)
+    ops = [dist.P2POp(dist.irecv, got, origin), dist.P2POp(dist.isend, torch.full((1000,), float(rank)), to)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert got.eq(origin).all()
+    first, second = torch.empty(3), torch.empty(3)
+    works = [dist.irecv(second, origin, tag=2), dist.irecv(first, origin, tag=1),
+             dist.isend(torch.ones(3), to, tag=1), dist.isend(torch.full((3,), 2.0), to, tag=2)]
+    for work in works:
+        work.wait()
+    assert first.eq(1).all() and second.eq(2).all()
+    if rank == 0:
+        value = torch.empty(1)
+        senders = [dist.recv(value) for _ in range(size - 1)]
+        assert sorted(senders) == list(range(1, size)), senders
+    else:
+        dist.send(torch.tensor([float(rank)]), 0)
+
+
+def groups(rank, size):
+    mesh = dist.init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("a", "b"))
+    value = torch.ones(4) * rank
+    dist.all_reduce(value, group=mesh["b"].get_group())
+    assert value[0] == (1.0 if rank < 2 else 5.0), value
+    ranks = [3, 1]
+    pair = dist.new_group(ranks, sort_ranks=False) if "sort_ranks" in dist.new_group.__code__.co_varnames \
+        else dist.new_group(sorted(ranks))
+    if rank in ranks:
+        value = torch.tensor([float(rank)])
+        dist.broadcast(value, 3, group=pair)
+        assert value.item() == 3
+        dist.destroy_process_group(pair)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.supports_splitting and backend.supports_coalescing and backend.supports_shrinking
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(size)]
+
+
+def resident(rank, size):
+    whole = lockstep_torch.empty_resident(1 << 16)
+    whole.fill_(rank)
+    dist.all_reduce(whole)
+    assert whole.eq(size * (size - 1) / 2).all()
+    assert lockstep_torch.empty_resident((2, 3), dtype=torch.int8).shape == (2, 3)
+    assert lockstep_torch.empty_resident(0).numel() == 0
+    group = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert group.supports_tensor_alloc(torch.device("cpu"))
+    assert group.allocate_tensor(8, dtype=torch.float64, device=torch.device("cpu")).shape == (8,)
+    kept = lockstep_torch.empty_resident(100)
+    dist.destroy_process_group()
+    kept.fill_(1)
+    assert kept.sum() == 100
+
+
+class CollectivesTest(unittest.TestCase):
+    def test_reductions_have_gloos_bits(self):
+        for size in (1, 2, 3):
+            World(size).run(reductions_as_gloo)
+
+    def test_moves_have_gloos_bits(self):
+        for size in (2, 4):
+            World(size).run(moves_as_gloo)
+
+    def test_types_shapes_and_operations_that_gloo_has_not(self):
+        for size in (1, 2, 3):
+            World(size).run(more_than_gloo)
+
+    def test_many_collectives_as_one(self):
+        World(2).run(coalesced)
+
+    def test_messages(self):
+        for size in (2, 3):
+            World(size).run(messages)
+
+    def test_groups_of_some_ranks(self):
+        World(4).run(groups)
+
+    def test_resident_memory(self):
+        World(2).run(resident)
+
+
+if __name__ == "__main__":
+    unittest.main(warnings="ignore")  # torch has warnings for what it renames

@@ -1,0 +1,177 @@
+"""Programs as they are written for torch.distributed, on the backend: each must do what it does on gloo."""
+
+import copy
+import os
+import tempfile
+import unittest
+
+import torch
+import torch._dynamo  # once, for all ranks: optimizers import it
+import torch.distributed as dist
+import torch.distributed.algorithms.ddp_comm_hooks.default_hooks as default_hooks
+import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook as power_sgd
+import torch.distributed.checkpoint as checkpoint
+from torch.distributed.algorithms.join import Join
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+from worlds import World
+
+
+def net():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 4))
+
+
+def batch(rank, step):
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    return torch.randn(6, 8, generator=generator)
+
+
+def trained(model, rank, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(batch(rank, step)).square().sum().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def ddp(rank, size):
+    gloo = dist.new_group(backend="gloo")
+    kinds = [{}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
+             {"bucket_cap_mb": 0.001}]
+    for kind in kinds:
+        ours = trained(DistributedDataParallel(net(), **kind), rank)
+        theirs = trained(DistributedDataParallel(net(), process_group=gloo, **kind), rank)
+        # gloo adds two ranks in either order, which is the same sum.
+        assert all(map(torch.equal, ours, theirs)), kind
+
+
+def hooks(rank, size):
+    for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook,
+                 default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)):
+        model = DistributedDataParallel(net(), bucket_cap_mb=0.001)
+        model.register_comm_hook(None, hook)
+        values = trained(model, rank)
+        same = [value.clone() for value in values]
+        for value in same:
+            dist.broadcast(value, 0)
+        assert all(map(torch.equal, same, values)), hook
+    model = DistributedDataParallel(net())  # one bucket: torch's hook waits for itself with more, on any backend
+    model.register_comm_hook(power_sgd.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2),
+                             power_sgd.powerSGD_hook)
+    values = trained(model, rank)
+    first = values[0].clone()
+    dist.broadcast(first, 0)
+    assert first.equal(values[0])
+
+
+def uneven(rank, size):
+    model = DistributedDataParallel(net().requires_grad_())
+    with Join([model]):
+        for step in range(2 + rank):
+            model(batch(rank, step)).sum().backward()
+    with model.no_sync():
+        model(batch(rank, 0)).sum().backward()
+    model(batch(rank, 1)).sum().backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def sharded(rank, size):
+    plain = net()
+    del plain[2]
+    full = copy.deepcopy(plain)
+    for layer in (plain[0], plain[2]):
+        fully_shard(layer)
+    fully_shard(plain)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=0.1)
+    reference = torch.optim.Adam(full.parameters(), lr=0.1)
+    for step in range(2):
+        plain(batch(rank, step)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = sum(full(batch(r, step)).square().sum() for r in range(size)) / size
+        loss.backward()
+        reference.step()
+        reference.zero_grad()
+    for ours, theirs in zip(plain.parameters(), full.parameters()):
+        torch.testing.assert_close(ours.full_tensor(), theirs)
+
+
+def dtensors(rank, size):
+    mesh = dist.init_device_mesh("cpu", (size,))
+    whole = torch.arange(24.0).view(6, 4)
+    rows = distribute_tensor(whole, mesh, [Shard(0)])
+    assert rows.redistribute(mesh, [Shard(1)]).full_tensor().equal(whole)
+    product = DTensor.from_local(whole, mesh, [Replicate()]) @ rows.t()
+    assert product.full_tensor().equal(whole @ whole.t())
+    model = net()
+    del model[2]
+    expected = model(batch(0, 0))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    torch.testing.assert_close(model(batch(0, 0)), expected)
+
+
+def checkpoints(rank, size, folder):
+    mesh = dist.init_device_mesh("cpu", (size,))
+    value = distribute_tensor(torch.arange(12.0), mesh, [Shard(0)])
+    checkpoint.save({"value": value, "step": 7}, checkpoint_id=folder)
+    state = {"value": distribute_tensor(torch.zeros(12), mesh, [Shard(0)]), "step": 0}
+    checkpoint.load(state, checkpoint_id=folder)
+    assert state["step"] == 7 and state["value"].full_tensor().equal(torch.arange(12.0))
+
+
+def zero(rank, size):
+    ours, plain = net(), net()
+    sharded_adam = ZeroRedundancyOptimizer(ours.parameters(), torch.optim.Adam, lr=0.01)
+    adam = torch.optim.Adam(plain.parameters(), lr=0.01)
+    for step in range(2):
+        for model, optimizer in ((ours, sharded_adam), (plain, adam)):
+            optimizer.zero_grad()
+            model(batch(0, step)).square().sum().backward()
+            optimizer.step()
+    assert all(map(torch.equal, ours.parameters(), plain.parameters()))
+
+
+def resident_buckets(rank, size):
+    os.environ["DDP_DISABLE_COMM_MEM"] = "0"
+    ours = trained(DistributedDataParallel(net()), rank)
+    del os.environ["DDP_DISABLE_COMM_MEM"]
+    theirs = trained(DistributedDataParallel(net()), rank)
+    assert all(map(torch.equal, ours, theirs))
+
+
+class ProgramsTest(unittest.TestCase):
+    def test_ddp_trains_to_gloos_bits(self):
+        World(2).run(ddp)
+
+    def test_comm_hooks(self):
+        World(2).run(hooks)
+
+    def test_join_and_no_sync(self):
+        first, second = World(2).run(uneven)
+        self.assertTrue(all(map(torch.equal, first, second)))
+
+    def test_fsdp2(self):
+        World(2).run(sharded)
+
+    def test_dtensor_and_tensor_parallel(self):
+        World(2).run(dtensors)
+
+    def test_distributed_checkpoint(self):
+        with tempfile.TemporaryDirectory() as folder:
+            World(2).run(checkpoints, folder)
+
+    def test_zero_redundancy_optimizer(self):
+        World(2).run(zero)
+
+    def test_ddp_with_resident_buckets(self):
+        World(2).run(resident_buckets)
+
+
+if __name__ == "__main__":
+    unittest.main(warnings="ignore")  # torch has warnings for what it renames
