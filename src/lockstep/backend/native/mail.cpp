@@ -132,9 +132,11 @@ void Mail::leave_group(std::uint64_t group) {
   if (messenger_) messenger_->leave_group(group);
 }
 
-void Mail::seek(Rank rank) {
-  const MutexLock lock(mutex_);
+bool Mail::seek(Rank rank) {
+  if (!mutex_.try_lock()) return false;
   if (messenger_) messenger_->seek(rank);
+  mutex_.unlock();
+  return true;
 }
 
 }  // namespace lockstep::backend

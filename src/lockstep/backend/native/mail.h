@@ -52,8 +52,8 @@ class Mail {
   // As the Messenger's. Where no message was sent there is nothing to end.
   void fail_group(std::uint64_t group, const Status& why);
   void leave_group(std::uint64_t group);
-  // A rank has left the world.
-  void seek(Rank rank);
+  // A rank has left the world. Does not wait: false if the mail is being opened just now.
+  bool seek(Rank rank);
 
  private:
   bool is_neighbour(Rank rank) const;

@@ -55,16 +55,20 @@ void Monitor::look_at_groups() {
 }
 
 void Monitor::tell_of_leaves() {
-  const MutexLock lock(mutex_);
-  if (!hear_left_) return;
+  HearLeft hear;
+  {
+    const MutexLock lock(mutex_);
+    hear = hear_left_;
+  }
+  if (!hear) return;
   const LeftRanks& left = *watcher_->left();
   for (std::size_t i = 0; i < left.size(); ++i) {
     const Rank rank(static_cast<int>(i));
-    if (left[i] && told_left_.insert(rank).second) hear_left_(rank);
+    if (left[i] && !told_left_.contains(rank) && hear(rank)) told_left_.insert(rank);
   }
 }
 
-void Monitor::when_left(std::function<void(Rank)> hear) {
+void Monitor::when_left(HearLeft hear) {
   const MutexLock lock(mutex_);
   hear_left_ = std::move(hear);
 }

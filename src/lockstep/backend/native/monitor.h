@@ -78,9 +78,11 @@ class Monitor {
     Monitor& monitor_;
   };
 
-  // `hear` is called on the monitor's thread, once for every rank that has left the world, also before this;
-  // it may not wait. At most one; nobody is told before there is one.
-  void when_left(std::function<void(Rank)> hear);
+  // False: not now; it is told again.
+  using HearLeft = std::function<bool(Rank)>;
+  // `hear` is called on the monitor's thread, with no lock held, of every rank that has left the world, also
+  // before this; it may not wait. At most one; nobody is told before there is one.
+  void when_left(HearLeft hear);
   // Whether it is known here that a rank has left the world; of one on another host that may take a moment.
   bool has_left(Rank rank) const;
   // The same for all ranks, by rank; for those who may ask after the monitor is gone.
@@ -108,8 +110,8 @@ class Monitor {
   mutable Mutex mutex_;
   std::map<std::uint64_t, Group> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<Rank, Status> lost_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::function<void(Rank)> hear_left_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::set<Rank> told_left_ LOCKSTEP_GUARDED_BY(mutex_);
+  HearLeft hear_left_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<Rank> told_left_;  // used by the thread
   Mutex looking_;  // before mutex_; held by the thread while it looks, and by who changes what it looks at
   std::unique_ptr<Watcher> watcher_;
   std::thread thread_;

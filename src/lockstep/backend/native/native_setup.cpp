@@ -179,7 +179,7 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
   LOCKSTEP_TRY(mail_->open(everyone, "mail", deadline, look_while_joining()));
-  monitor_->when_left([mail = mail_.get()](Rank rank) { mail->seek(rank); });
+  monitor_->when_left([mail = mail_.get()](Rank rank) { return mail->seek(rank); });
   return {};
 }
 
