@@ -35,16 +35,18 @@ constexpr std::uint64_t kChainWindows = 4;
 }  // namespace
 
 Result<std::unique_ptr<NativeWorld>> NativeWorld::make(const WorldOptions& options, Rendezvous rendezvous,
-                                                       const Clock& clock) {
-  std::unique_ptr<NativeWorld> world(new NativeWorld(options, std::move(rendezvous), clock));
+                                                       const Clock& clock, SocketCalls& calls) {
+  std::unique_ptr<NativeWorld> world(new NativeWorld(options, std::move(rendezvous), clock, calls));
   Status status = world->set_up();
   if (!status.ok()) return world->size().value > 1 ? SetupWatch(world->rendezvous_).fail(status) : status;
   return world;
 }
 
-NativeWorld::NativeWorld(const WorldOptions& options, Rendezvous rendezvous, const Clock& clock)
+NativeWorld::NativeWorld(const WorldOptions& options, Rendezvous rendezvous, const Clock& clock,
+                         SocketCalls& calls)
     : options_(options),
       clock_(clock),
+      calls_(calls),
       rendezvous_(std::move(rendezvous)),
       fork_generation_(base::fork_generation()),
       helpers_(options.threads ? *options.threads
@@ -235,6 +237,7 @@ Result<std::unique_ptr<Communicator>> NativeWorld::connect(std::uint64_t id, int
               },
           .judge = [own = rank()](Rank peer,
                                   const auto& stray) { return collective::judge_stray(own, peer, stray); },
+          .calls = calls_,
           .streams = options_.streams,
           .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero(),
           .congestion_control = options_.congestion_control},
@@ -279,14 +282,19 @@ Result<std::unique_ptr<Window>> NativeWorld::open_window(const std::vector<Rank>
   return std::unique_ptr<Window>(std::move(window));
 }
 
-Result<std::unique_ptr<World>> World::join(const WorldOptions& options, const Environment& environment) {
+Result<std::unique_ptr<World>> NativeWorld::join(const WorldOptions& options, const Environment& environment,
+                                                 SocketCalls& calls) {
   const Clock& clock = Clock::steady();
   LOCKSTEP_ASSIGN(Rendezvous rendezvous, store::rendezvous(options.rendezvous, environment, clock));
   const ErrorNote note = rendezvous.error_note;
-  auto world = NativeWorld::make(options, std::move(rendezvous), clock);
+  auto world = NativeWorld::make(options, std::move(rendezvous), clock, calls);
   if (world.ok()) return std::unique_ptr<World>(*std::move(world));
   note.write(world.status());
   return world.status();
+}
+
+Result<std::unique_ptr<World>> World::join(const WorldOptions& options, const Environment& environment) {
+  return NativeWorld::join(options, environment, transport::link::SocketCalls::kernel());
 }
 
 Result<std::unique_ptr<World>> World::join(const WorldOptions& options) {

@@ -16,14 +16,21 @@
 #include "lockstep/backend/world.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/transport/link/door.h"
+#include "lockstep/transport/link/socket_calls.h"
 #include "lockstep/transport/shm/domain.h"
 
 namespace lockstep::backend {
 
 class NativeWorld final : public World, public WindowMaker {
  public:
+  using SocketCalls = transport::link::SocketCalls;
+
+  // As World::join(). The links between hosts make their calls through `calls`, which outlives the world; a
+  // test can spoil them there.
+  static Result<std::unique_ptr<World>> join(const WorldOptions& options, const Environment& environment,
+                                             SocketCalls& calls);
   static Result<std::unique_ptr<NativeWorld>> make(const WorldOptions& options, Rendezvous rendezvous,
-                                                   const Clock& clock);
+                                                   const Clock& clock, SocketCalls& calls);
   ~NativeWorld() override;
 
   const Rendezvous& rendezvous() const override { return rendezvous_; }
@@ -37,7 +44,7 @@ class NativeWorld final : public World, public WindowMaker {
 
  private:
   class Shrink;
-  NativeWorld(const WorldOptions& options, Rendezvous rendezvous, const Clock& clock);
+  NativeWorld(const WorldOptions& options, Rendezvous rendezvous, const Clock& clock, SocketCalls& calls);
 
   Status set_up();
   Status share_memory(const Deadline& deadline);
@@ -69,6 +76,7 @@ class NativeWorld final : public World, public WindowMaker {
 
   const WorldOptions options_;
   const Clock& clock_;
+  SocketCalls& calls_;
   Rendezvous rendezvous_;
   const std::uint64_t fork_generation_;
   std::vector<int> host_of_;  // by rank; equal for ranks that share memory
