@@ -2,19 +2,22 @@
 """Injects faults into worlds of real processes and checks what every rank hears of them.
 
     chaos.py --merge FILE... [--json FILE] [--markdown FILE]
-    chaos.py --rank-program FILE --command FILE [--points N] [--seed S] [--case NAME ...] [--without NAME ...] [--world N ...]
-             [--transport shm|tcp ...] [--point I] [--seconds S] [--json FILE] [--markdown FILE] [--show]
+    chaos.py --rank-program FILE --command FILE [--points N] [--seed S] [--case NAME ...] [--without NAME ...]
+             [--world N ...] [--transport shm|tcp ...] [--point I] [--seconds S] [--short] [--json FILE]
+             [--markdown FILE] [--show]
 
 --points is per case, world and transport; they take turns, and after --seconds no further one is begun. --begin goes on
-where an earlier run has stopped: with its N first points of each left out. One point is repeated by its --case, --world, --transport, --seed and --point;
-every complaint ends with that command. Runs may go on beside each other, with other seeds; --merge adds up what they have
-written with --json, over all worlds. --show prints the plans and runs nothing. Exit status 1 if anything was not as
-it must be: a wrong or missing error, a hang, a leak, or more than one point in a hundred later than its bound.
+where an earlier run has stopped: with its N first points of each left out. One point is repeated by its --case,
+--world, --transport, --seed and --point; every complaint ends with that command. --seed day is another one every day.
+Runs may go on beside each other, with other seeds; --merge adds up what they have written with --json, over all worlds.
+--show prints the plans and runs nothing. Exit status 1 if anything was not as it must be: a wrong or missing error, a
+hang, a leak, or more than one point in a hundred later than its bound.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import json
 import math
 import os
@@ -24,6 +27,7 @@ import time
 
 import cases
 import places
+import strangers
 import worlds
 from places import TIME_FACTOR, cgroups, within
 
@@ -94,7 +98,7 @@ def table(rows):
 
 class Driver:
     def __init__(self, options, place):
-        self.options, self.place = options, place
+        self.options, self.place, self.has_cgroups = options, place, cgroups.probe()
         self.done, self.bad = 0, 0
         self.began = time.monotonic()
         self.next_line = self.began + LINE_SECONDS
@@ -105,11 +109,14 @@ class Driver:
                  "--seed", self.options.seed, "--point", plan.point]
         if self.options.jumping_clock:
             words += ["--jumping-clock", self.options.jumping_clock]
+        if self.options.short:
+            words.append("--short")
         return shlex.join(map(str, words))
 
     def run_point(self, case, plan, row):
         with contextlib.ExitStack() as stack:
-            cgroup = stack.enter_context(cgroups.Cgroup(plan.memory)) if plan.memory else None
+            limited = plan.memory and self.has_cgroups
+            cgroup = stack.enter_context(cgroups.Cgroup(plan.memory)) if limited else None
             outcome = worlds.run(plan, self.options.rank_program, self.place, cgroup)
         complaints = case.judge(plan, outcome)
         latency = None if outcome.hang else case.latency(plan, outcome)
@@ -173,7 +180,7 @@ class Driver:
 def be_patient(plan):
     """The short form is run on machines that do other things: it asks what is heard, not when."""
     plan.timed, plan.bound = False, max(plan.bound, 10)
-    plan.siege = min(plan.siege, cases.Attack.SHORT_SECONDS)
+    plan.siege = min(plan.siege, strangers.Attack.SHORT_SECONDS)
     stall_ms = 3000 if TIME_FACTOR == 1 else 6000  # under a sanitizer other tests run beside this one
     plan.stall_ms, plan.timeout_ms = max(plan.stall_ms, stall_ms), max(plan.timeout_ms, 2000)
     if "LOCKSTEP_TIMEOUT" in plan.variables:
@@ -186,9 +193,6 @@ def choose(options, place):
     for case in cases.all_cases(options.jumping_clock):
         if (options.case and case.name not in options.case) or case.name in (options.without or ()):
             continue
-        if case.needs_cgroup and not cgroups.probe():
-            print(f"{case.name} needs a memory cgroup of its own, which cannot be made here")
-            continue
         count = options.points if options.exact else max(1, math.ceil(options.points / case.cost))
         points = [options.point] if options.point is not None else range(options.begin, count)
         for transport in case.transports:
@@ -200,14 +204,16 @@ def choose(options, place):
 
 
 def short_form(options, place):
-    """One point of each case, by turns over shared memory and TCP, in small worlds: a few seconds in all."""
+    """One point of each case, over shared memory or TCP, in a small world; the seed says which."""
     chosen = []
     for index, case in enumerate(cases.all_cases(options.jumping_clock)):
-        if (options.case and case.name not in options.case) or (case.needs_cgroup and not cgroups.probe()):
+        if options.case and case.name not in options.case:
             continue
-        transports = [transport for transport in case.transports if transport in place.transports]
+        transports = [transport for transport in options.transport or case.transports if transport in place.transports]
         if transports:
-            chosen.append((case, (2, 4)[index // 2 % 2], transports[index % len(transports)], range(1)))
+            turn = index + options.seed
+            world = options.world[0] if options.world else (2, 4)[turn // 2 % 2]
+            chosen.append((case, world, transports[turn % len(transports)], [options.point or 0]))
     return chosen
 
 
@@ -222,7 +228,8 @@ def merged(files):
                     rows[row.case, row.transport].add(row)
                 else:
                     rows[row.case, row.transport] = row
-    return list(rows.values())
+    names = [case.name for case in cases.all_cases("a library")]
+    return sorted(rows.values(), key=lambda row: (names.index(row.case), row.transport))
 
 
 def write_report(options, rows, what):
@@ -242,6 +249,11 @@ def write_report(options, rows, what):
     return bool(rows) and all(row.is_good() for row in rows)
 
 
+def seed_of(text):
+    """Of a day it is the date, so that a day's runs are the same."""
+    return int(datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d") if text == "day" else text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--merge", nargs="+", metavar="FILE", help="reports of other runs; nothing is run")
@@ -250,7 +262,7 @@ def main():
     parser.add_argument("--jumping-clock", default="")
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--exact", action="store_true", help="--points also for cases whose points take seconds")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=seed_of, default=1, help="a number, or day: that of today")
     parser.add_argument("--case", action="append")
     parser.add_argument("--without", action="append", metavar="CASE")
     parser.add_argument("--world", action="append", type=int)

@@ -1,8 +1,8 @@
 // One rank of a chaos test: joins, runs steps whose results it knows, injects the fault of its plan if it is
 // a victim, and reports what it meets. chaos.py starts it, and docs/reliability.md tells what is tested.
 //
-//   chaos_rank --seed N --steps N --fault NAME --victims R,R --step N --delay-us N --stall-ms N --timeout-ms
-//   N
+//   chaos_rank --seed N --steps N --fault NAME --victims R,R --step N --delay-us N --stall-ms N
+//              --timeout-ms N ...                                                (the rest is in plan.cpp)
 //
 // Events: joining, joined, inject, failed (a status; "phase" says where), again (the error of one more
 // operation), wrong, finished, left, end (what this process still holds).
@@ -13,12 +13,14 @@
 #include <thread>
 
 #include "faults.h"
+#include "lockstep/backend/native/native_world.h"
 #include "lockstep/backend/operations.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "plan.h"
 #include "report.h"
 #include "scenes.h"
+#include "spoilt_links.h"
 #include "steps.h"
 
 namespace lockstep::chaos {
@@ -45,6 +47,7 @@ bool needs_all(Way way) {
 // seen by all.
 Step step_at(const Plan& plan, int number, WorldSize size) {
   Step step = step_of(plan.seed, number, size);
+  step.count = std::min(step.count, plan.largest);
   if (number == plan.step && (disagrees(plan) || plan.fault == "skip"))
     return step_to_disagree_on(plan, step);
   if (number == plan.step && plan.fault == "sleep" && !needs_all(step.way)) step.way = Way::kAllReduce;
@@ -55,7 +58,11 @@ Step step_at(const Plan& plan, int number, WorldSize size) {
 class RankProgram {
  public:
   RankProgram(const Plan& plan, const Environment& environment)
-      : plan_(plan), environment_(environment), victim_(plan.is_victim(Rank{environment.rank.value_or(0)})) {}
+      : plan_(plan),
+        environment_(environment),
+        rank_(environment.rank.value_or(0)),
+        victim_(plan.is_victim(rank_)),
+        spoilt_links_(plan, rank_) {}
 
   int run() {
     json before = resources();
@@ -86,11 +93,16 @@ class RankProgram {
 
   void play() {
     report("joining");
-    auto joined = World::join({.timeout = plan_.timeout,
-                               .stall_after = plan_.stall_after,
-                               .without_shared_memory = plan_.without_shared_memory,
-                               .memory_checks = plan_.memory_checks},
-                              environment_);
+    using transport::link::SocketCalls;
+    const bool spoils = victim_ && plan_.fault == "links";
+    auto joined = backend::NativeWorld::join(
+        {.timeout = plan_.timeout,
+         .stall_after = plan_.stall_after,
+         .without_shared_memory = plan_.without_shared_memory,
+         .privacy = plan_.privacy,
+         .memory_checks = plan_.memory_checks,
+         .heap_capacity = plan_.heap_capacity},
+        environment_, spoils ? static_cast<SocketCalls&>(spoilt_links_) : SocketCalls::kernel());
     if (!joined.ok()) {
       fail("join", joined.status());
       return;
@@ -181,7 +193,9 @@ class RankProgram {
 
   const Plan plan_;
   const Environment environment_;
+  const Rank rank_;
   const bool victim_;
+  SpoiltLinks spoilt_links_;
   std::unique_ptr<World> world_;
   bool left_ = false;
   Alarm alarm_;

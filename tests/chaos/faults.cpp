@@ -34,7 +34,6 @@ using namespace std::chrono_literals;
 
 constexpr rlim_t kFewDescriptors = 64;
 constexpr int kWaitForWordMillis = 120'000;
-constexpr Bytes kTooMuch = Bytes::gib(1);
 constexpr std::size_t kHugeStack = std::size_t{1} << 60;
 constexpr std::size_t kUsualStack = std::size_t{8} << 20;
 
@@ -103,7 +102,8 @@ rlim_t address_space() {
   return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Until the memory cgroup that the driver has put this process into is full, and the kernel ends it.
+// Until the kernel ends it, because the memory cgroup that it is in is full; or, where there is none, the
+// driver does.
 [[noreturn]] void hoard() {
   while (true) {
     auto* const pages = new char[1 << 20];
@@ -127,8 +127,8 @@ Status fork_and_use(World& world) {
 }
 
 // More shared memory than this process may have: an error here, and nothing else.
-Status ask_for_too_much(World& world) {
-  const auto memory = world.allocate(kTooMuch);
+Status ask_for_too_much(const Plan& plan, World& world) {
+  const auto memory = world.allocate(plan.too_much);
   report("too_much", to_json(memory.status()));
   return {};
 }
@@ -194,7 +194,7 @@ Status inject_before(const Plan& plan, const Environment& environment, World& wo
     report("inject");
     return limit(RLIMIT_AS, address_space() + (1U << 16));
   }
-  if (plan.fault == "too_much") return ask_for_too_much(world);
+  if (plan.fault == "too_much") return ask_for_too_much(plan, world);
   if (plan.fault == "no_threads") {
     report("inject");
     return forbid_threads(kHugeStack);

@@ -6,7 +6,8 @@
 //   before the step:           fork  second_join  too_much  no_memory  no_descriptors  no_threads
 //   in the step itself:        other_op other_count other_dtype same_size_dtype other_reduce_op other_root
 //   from the start:            signals  no_memfd  few_descriptors  few_threads  slow
-//   scenes of their own:       destroy  opposite_order   (scenes.h)
+//   from the start, between hosts:   links   (spoilt_links.h)
+//   scenes of their own:       destroy  opposite_order  flip  attack   (scenes.h)
 #pragma once
 
 #include <chrono>

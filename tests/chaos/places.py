@@ -4,6 +4,7 @@ A place is one host (the ranks share memory) or two (they talk TCP). Hosts are n
 so that every socket in them is one of the test's own.
 """
 
+import json
 import os
 import pathlib
 import select
@@ -70,7 +71,6 @@ class Place:
             found += [f"unix {line}" for line in (net / "unix").read_text().splitlines()[1:]]
         return found
 
-
     def listeners(self, host):
         """The addresses of those that listen on that host, as attacker.py takes them."""
         net = pathlib.Path(f"/proc/{self.holders[host].pid}/net")
@@ -87,6 +87,23 @@ class Place:
         return found
 
 
+def available_memory():
+    """Of this machine, in bytes."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) << 10
+
+
+def resident(processes):
+    """The resident bytes of each."""
+    pages = [int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]) for process in processes]
+    return [count * os.sysconf("SC_PAGE_SIZE") for count in pages]
+
+
+def script(name):
+    """The words that run a program of this folder."""
+    return [sys.executable, str(pathlib.Path(__file__).resolve().parent / name)]
+
+
 class Siege:
     """Strangers at every listener of a world, on and off by turns, and what the world did meanwhile."""
 
@@ -97,27 +114,18 @@ class Siege:
         self.processes = processes
         self.attackers = []
         for host in hosts:
-            script = str(pathlib.Path(__file__).resolve().parent / "attacker.py")
             self.attackers.append(subprocess.Popen(
-                [*place.prefix(host), sys.executable, script, str(self.RATE), *place.listeners(host)],
+                [*place.prefix(host), *script("attacker.py"), str(self.RATE), *place.listeners(host)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         self.began = time.monotonic()
         self.turns = []  # when each began; the second, fourth, ... are attacked
-        self.memory = [self.resident()]
+        self.memory = [resident(processes)]
         self.connections = 0
-
-    def resident(self):
-        """Of the process that has grown most since the beginning, in bytes."""
-        sizes = []
-        for process in self.processes:
-            pages = int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-            sizes.append(pages * os.sysconf("SC_PAGE_SIZE"))
-        return sizes
 
     def look(self):
         if time.monotonic() < self.began + len(self.turns) * self.TURN:
             return
-        self.memory.append(self.resident())
+        self.memory.append(resident(self.processes))
         word = b"on\n" if len(self.turns) % 2 else b"off\n"
         for attacker in self.attackers:
             attacker.stdin.write(word)
@@ -144,14 +152,46 @@ class Siege:
             attacker.stdout.close()
 
 
+class Visit:
+    """Impostors at every listener of a world, one on each host, and what they have heard."""
+
+    def __init__(self, place, hosts, kind, store, processes):
+        self.processes, self.before = processes, resident(processes)
+        self.heard = []  # what impostor.py says of each listener
+        self.growth = 0  # of the process that has grown most, in bytes
+        self.impostors = [subprocess.Popen(
+            [*place.prefix(host), *script("impostor.py"), kind, "chaos", store.secret, f"127.{host + 1}",
+             *place.listeners(host)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) for host in hosts]
+
+    def is_over(self):
+        """Once they have gone; then the rest is there."""
+        if any(impostor.poll() is None for impostor in self.impostors):
+            return False
+        self.growth = max(now - before for now, before in zip(resident(self.processes), self.before))
+        for impostor in self.impostors:
+            with impostor.stdout as said:
+                self.heard += [json.loads(line) for line in said]
+        return True
+
+    def clean_up(self):
+        for impostor in self.impostors:
+            impostor.kill()
+            impostor.wait()
+            impostor.stdout.close()
+
+
+def new_secret(path):
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    os.write(descriptor, os.urandom(32))
+    os.close(descriptor)
+    return path
+
+
 class StoreProcess:
     """A `lockstep store` for one job, as an agent would serve it: no rank's death takes it along."""
 
     def __init__(self, place, transport, folder, environment):
-        self.secret = os.path.join(folder, "secret")
-        descriptor = os.open(self.secret, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        os.write(descriptor, os.urandom(32))
-        os.close(descriptor)
+        self.secret, self.other_secret = (new_secret(os.path.join(folder, name)) for name in ("secret", "other_secret"))
         self.process = subprocess.Popen(
             [*place.prefix(0), place.command, "store", "--job-id", "chaos", "--secret-file", self.secret, "--host",
              place.address(transport)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -163,6 +203,7 @@ class StoreProcess:
         self.process.wait(30)
         self.process.stdout.close()
         os.unlink(self.secret)
+        os.unlink(self.other_secret)
 
 
 class Scratch:

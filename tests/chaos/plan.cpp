@@ -6,6 +6,31 @@
 #include "lockstep/base/text.h"
 
 namespace lockstep::chaos {
+namespace {
+
+using transport::link::LinkFaults;
+
+// What is spoilt of links; false if the option is another one.
+bool parse_links(LinkFaults& links, std::string_view name, std::int64_t number) {
+  const auto unsigned_number = static_cast<std::uint64_t>(number);
+  if (name == "--end-after" || name == "--reset-after") {
+    links.cut = {.after = unsigned_number,
+                 .how = name == "--end-after" ? LinkFaults::How::kEnd : LinkFaults::How::kReset};
+  } else if (name == "--flip-bit") {
+    links.flip = unsigned_number;
+  } else if (name == "--slice") {
+    links.most = unsigned_number;
+  } else if (name == "--jitter-us") {
+    links.jitter = std::chrono::microseconds(number);
+  } else if (name == "--connect-jitter-us") {
+    links.connect_jitter = std::chrono::microseconds(number);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 bool Plan::is_victim(Rank rank) const {
   return std::find(victims.begin(), victims.end(), rank) != victims.end();
@@ -42,7 +67,15 @@ Result<Plan> Plan::parse(int argc, char** argv) {
     } else if (name == "--tcp-if-no-memory") {
       plan.without_shared_memory =
           *number != 0 ? backend::WithoutSharedMemory::kUseTcp : backend::WithoutSharedMemory::kFail;
-    } else {
+    } else if (name == "--encrypt") {
+      plan.privacy = *number != 0 ? backend::Privacy::kEncrypt : backend::Privacy::kIntegrity;
+    } else if (name == "--largest") {
+      plan.largest = static_cast<std::size_t>(*number);
+    } else if (name == "--too-much") {
+      plan.too_much = Bytes{static_cast<std::uint64_t>(*number)};
+    } else if (name == "--heap-capacity") {
+      plan.heap_capacity = Bytes{static_cast<std::uint64_t>(*number)};
+    } else if (!parse_links(plan.links, name, *number)) {
       return Status::invalid(cat(name, " is no option of a rank"));
     }
   }

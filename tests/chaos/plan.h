@@ -11,6 +11,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
 #include "lockstep/base/types.h"
+#include "lockstep/transport/link/faulty_calls.h"
 
 namespace lockstep::chaos {
 
@@ -25,6 +26,11 @@ struct Plan {
   Duration timeout = std::chrono::seconds(60);  // of an operation
   backend::MemoryChecks memory_checks = backend::MemoryChecks::kOff;
   backend::WithoutSharedMemory without_shared_memory = backend::WithoutSharedMemory::kFail;
+  backend::Privacy privacy = backend::Privacy::kIntegrity;
+  transport::link::LinkFaults links = {};  // of fault "links", on the victims
+  std::size_t largest = 1'000'000;         // elements of a step
+  Bytes too_much = Bytes::gib(1);          // of shared memory: more than there is
+  Bytes heap_capacity = WorldOptions{}.heap_capacity;
 
   bool is_victim(Rank rank) const;
   static Result<Plan> parse(int argc, char** argv);

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import memory
-from places import Scratch, Siege, StoreProcess, shared_names, within
+from places import Scratch, Siege, StoreProcess, Visit, available_memory, resident, shared_names, within
 
 JOIN_SECONDS = 20  # what a world may take to start, on a busy machine
 LAST_WORDS = 20  # how long ranks may take to end once they have heard the failure
@@ -34,11 +34,12 @@ class Plan:
     bound: float = 1.0  # seconds from the injection to the last survivor's error
     options: tuple = ()  # for the ranks
     variables: dict = dataclasses.field(default_factory=dict)
-    memory: int = 0  # of the victims' cgroup; 0 for none
+    memory: int = 0  # of the victims' cgroup; 0 for none. Where there are no cgroups the driver does as one would.
     cut: str = ""  # by the driver: "both", "first", "second", "silent"
     resume_after: float = -1  # SIGCONT so long after the stop; -1: when the others have gone on
     storm: bool = False  # the driver kills all
     siege: float = 0  # seconds for which strangers attack every listener, by turns
+    impostors: str = ""  # who come to every listener: what is wrong with them
     flip: str = ""  # by the driver, in the victim's memory: a bit of the "header" or of the "payload"
     bit: int = 0
     timed: bool = True  # whether what depends on the speed of the machine is judged
@@ -58,8 +59,7 @@ class RankProcess:
         words = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         environment = scratch.environment(
             RANK=str(rank), WORLD_SIZE=str(plan.world), LOCKSTEP_STORE=store.address, LOCKSTEP_JOB_ID="chaos",
-            LOCKSTEP_SECRET_FILE=store.secret,
-            **{"LOCKSTEP_TIMEOUT": str(within(JOIN_SECONDS)), **plan.variables})
+            LOCKSTEP_SECRET_FILE=store.secret, LOCKSTEP_TIMEOUT=str(within(JOIN_SECONDS))) | plan.variables
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             [*place.prefix(plan.host_of(rank)), program, *words, *plan.options], env=environment,
@@ -103,6 +103,8 @@ class Outcome:
     leaks: list = dataclasses.field(default_factory=list)
     started: float = 0  # seconds from the start until all had joined
     siege: object = None  # where there was one
+    visit: object = None
+    stray: dict = None  # the error of the rank that does not belong here
     took: float = 0  # seconds from the injection until all had ended
 
     def event(self, rank, name):
@@ -115,13 +117,14 @@ class Outcome:
 class Conductor:
     """What the driver itself does while a world runs."""
 
-    def __init__(self, plan, ranks, place, store):
-        self.plan, self.ranks, self.place, self.store = plan, ranks, place, store
+    def __init__(self, plan, ranks, place, store, start):
+        """`start` starts one rank more, of another plan."""
+        self.plan, self.ranks, self.place, self.store, self.start = plan, ranks, place, store, start
         self.injected = 0.0
         self.joined_at = 0.0
         self.stopped_at = 0.0
         self.done = set()
-        self.siege = None
+        self.siege = self.visit = self.stray = None
 
     def all_have(self, name, who):
         return all(self.ranks[rank].event(name) or self.ranks[rank].has_ended() for rank in who)
@@ -150,15 +153,27 @@ class Conductor:
                     self.ranks[victim].process.send_signal(signal.SIGCONT)
         if plan.siege and due:
             self.besiege(now)
+        if plan.impostors and due:
+            self.receive_impostors()
         if plan.flip and self.ranks[plan.victims[0]].event("ready") and "flip" not in self.done and self.flip():
             self.done.add("flip")
             for survivor in plan.survivors():
                 self.ranks[survivor].process.stdin.close()
+        if plan.fault == "hoard" and marks and not self.kernel_kills and "kill" not in self.done:
+            self.kill_who_hoards()
         if plan.fault == "sleep" and self.all_have("failed", plan.survivors()) and self.once("wake"):
             for victim in plan.victims:
                 self.ranks[victim].process.stdin.close()
 
     began = 0.0
+    kernel_kills = True
+
+    def kill_who_hoards(self):
+        """As the kernel would in a cgroup."""
+        for victim in self.plan.victims:
+            process = self.ranks[victim].process
+            if process.poll() is None and resident([process])[0] > self.plan.memory and self.once("kill"):
+                process.kill()
 
     def once(self, what):
         new = what not in self.done
@@ -174,6 +189,22 @@ class Conductor:
             self.siege.look()
         elif self.once("relief"):
             self.siege.end()
+            self.ranks[0].process.stdin.close()
+
+    def receive_impostors(self):
+        """And, where a rank can be one of another job, run or secret, that rank."""
+        if self.once("visit"):
+            self.injected = time.monotonic()
+            self.visit = Visit(self.place, {self.plan.host_of(rank.rank) for rank in self.ranks}, self.plan.impostors,
+                               self.store, [self.store.process, *(rank.process for rank in self.ranks)])
+            variables = {"job": {"LOCKSTEP_JOB_ID": "another"}, "epoch": {"LOCKSTEP_EPOCH": "7"},
+                         "secret": {"LOCKSTEP_SECRET_FILE": self.store.other_secret}}.get(self.plan.impostors)
+            if variables:
+                self.stray = self.start(dataclasses.replace(self.plan, fault="none", variables=variables), 0)
+        elif ("farewell" not in self.done and (not self.stray or self.stray.has_ended()) and self.visit.is_over()):
+            self.done.add("farewell")
+            if self.stray:
+                self.stray.take("out", self.stray.process.stdout.read())
             self.ranks[0].process.stdin.close()
 
     def flip(self):
@@ -220,12 +251,19 @@ def run(plan, program, place, cgroup=None):
     names, scratch = shared_names(), Scratch()
     began = time.monotonic()
     store = StoreProcess(place, plan.transport, scratch.folder.name, scratch.environment())
-    ranks = []
+    if plan.fault == "too_much" and not cgroup:
+        too_much = available_memory() + (1 << 30)
+        plan = dataclasses.replace(plan, options=("--too-much", str(too_much), "--heap-capacity", str(2 * too_much)))
+
+    def start(of, rank):
+        return RankProcess(of, rank, program, place, store, scratch, cgroup)
+
+    ranks, conductor = [], None
     try:
         for rank in range(plan.world):
-            ranks.append(RankProcess(plan, rank, program, place, store, scratch, cgroup))
-        conductor = Conductor(plan, ranks, place, store)
-        conductor.began = time.monotonic()
+            ranks.append(start(plan, rank))
+        conductor = Conductor(plan, ranks, place, store, start)
+        conductor.began, conductor.kernel_kills = time.monotonic(), cgroup is not None
 
         def limit():
             base = max(conductor.injected + plan.siege, began + within(JOIN_SECONDS))
@@ -235,12 +273,16 @@ def run(plan, program, place, cgroup=None):
         took = time.monotonic() - (conductor.injected or conductor.joined_at or began)
         outcome = Outcome([rank.events for rank in ranks], [rank.errors.decode(errors="replace") for rank in ranks], [],
                           [rank.began for rank in ranks], conductor.injected, not in_time, took=took)
-        outcome.siege = conductor.siege
+        outcome.siege, outcome.visit = conductor.siege, conductor.visit
+        outcome.stray = conductor.stray and conductor.stray.event("failed")
         if conductor.joined_at:
             outcome.started = conductor.joined_at - began
     finally:
         for rank in ranks:
             rank.clean_up()
+        for guest in (conductor.visit, conductor.stray) if conductor else ():
+            if guest:
+                guest.clean_up()
         store.end()
         if plan.cut:
             place.pair.mend()

@@ -15,7 +15,7 @@ import time
 from bounds import within
 
 NO_RANK = 0xFFFFFFFF
-STORE, CONTROL = 1, 2  # roles
+STORE, CONTROL, DATA = 1, 2, 3  # roles
 (ACCEPTED, NOT_LOCKSTEP, WRONG_VERSION, WRONG_ROLE, WRONG_JOB, WRONG_EPOCH, WRONG_SECRET) = range(7)
 SET, GET, ADD, CHECK, WAIT, APPEND, MULTI_GET, MULTI_SET, QUEUE_PUSH = 1, 2, 4, 5, 6, 9, 10, 11, 12
 ANSWERED, SILENT = 0, 1
@@ -68,13 +68,18 @@ class Visitor:
     @classmethod
     def next_door(cls, address, job="job", epoch=0):
         """Over AF_UNIX, as clients of the same host come."""
-        self = cls.__new__(cls)
-        self.job, self.hello, self.answer, self.pipes = job, b"", b"", ()
         name = f"{address[0]}:{address[1]}/{job_hash(job).hex()}/{epoch}"
         door = hashlib.sha256(name.encode()).digest()[:16].hex()
+        return cls.at_name(f"lockstep/store/{address[1]}/{door}", job)
+
+    @classmethod
+    def at_name(cls, name, job="job"):
+        """To an abstract name of AF_UNIX."""
+        self = cls.__new__(cls)
+        self.job, self.hello, self.answer, self.pipes = job, b"", b"", ()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE)
-        self.socket.connect(f"\0lockstep/store/{address[1]}/{door}".encode())
+        self.socket.connect(b"\0" + name.encode())
         return self
 
     def __enter__(self):

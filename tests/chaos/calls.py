@@ -1,0 +1,169 @@
+"""Calls that a user's program makes wrongly, late, not at all or at a bad time."""
+
+from case import Case, all_name, none_fails, said
+
+MISMATCHES = ("other_op", "other_count", "other_dtype", "other_reduce_op", "other_root", "skip")
+
+
+class Sleep(Case):
+    """F5: alive, but not in the operation."""
+
+    row, name, cost = "F5", "sleep", 4
+    TIMEOUT_MS = 500
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.timeout_ms, plan.bound = "sleep", self.TIMEOUT_MS, self.TIMEOUT_MS / 1000 + 1
+
+    def rule(self, plan, outcome):
+        complaints = []
+        for rank in plan.survivors():
+            failure = outcome.event(rank, "failed")
+            if not failure or failure["failure"] != "missing_ranks" or failure["missing"] != plan.victims:
+                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        return complaints
+
+
+class Slow(Case):
+    """F6: ten times slower, but there. Its neighbours name it; if it has none, the other host does."""
+
+    row, name, cost = "F6", "slow", 4
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.steps, plan.bound = "slow", 40, 5.0
+
+    def rule(self, plan, outcome):
+        complaints = none_fails(plan, outcome)
+        victim = plan.victims[0]
+        if plan.timed and not any(f"rank {victim} is slow" in text for text in outcome.errors):
+            complaints.append("nobody says who is slow")
+        return complaints
+
+
+class Mismatch(Case):
+    """F21, F22: one rank makes another call than the others."""
+
+    def __init__(self, name, row, faults):
+        self.name, self.row, self.faults = name, row, faults
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.timeout_ms = rng.choice(self.faults), 5000
+        plan.bound = 0.1 if plan.transport == "shm" else 0.35
+
+    def rule(self, plan, outcome):
+        complaints = []
+        for rank in range(plan.world):
+            failure = outcome.event(rank, "failed")
+            if not failure or failure["failure"] != "desync" or plan.victims[0] not in (failure["rank"], failure["peer"]):
+                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        return complaints
+
+
+class LeaveEarly(Case):
+    """F23: one operation fewer, then a normal end."""
+
+    row, name = "F23", "leave"
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.bound = "leave", 1.0
+
+    def rule(self, plan, outcome):
+        complaints = []
+        for rank in plan.survivors():
+            failure = outcome.event(rank, "failed")
+            if (not failure or failure["failure"] != "desync" or failure["peer"] != plan.victims[0] or
+                    "left the group" not in failure["message"]):
+                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        return complaints
+
+
+class Say(Case):
+    """F25: an error of the user's program on one rank."""
+
+    row, name = "F25", "say"
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.bound = "say", 1.0
+
+    def rule(self, plan, outcome):
+        text = f"boom on {plan.victims[0]}"
+        complaints = [f"rank {rank}: {said(failure)}" for rank in plan.survivors()
+                      if (failure := outcome.event(rank, "failed")) and text not in failure["message"]]
+        return complaints + all_name(plan, outcome, {"remote_error"}, set(plan.victims))
+
+
+class Fork(Case):
+    """F36: a forked child is refused, and its parent does not notice."""
+
+    row, name = "F36", "fork"
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.steps, plan.bound = "fork", plan.step + 20, 5.0
+
+    def rule(self, plan, outcome):
+        return none_fails(plan, outcome)
+
+
+class SecondJoin(Case):
+    """F36: a second join of a rank that has joined is refused, and the world does not notice."""
+
+    row, name = "F36", "second_join"
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.steps, plan.bound = "second_join", plan.step + 20, 5.0
+
+    def rule(self, plan, outcome):
+        complaints = none_fails(plan, outcome)
+        second = outcome.event(plan.victims[0], "second_join")
+        if not second or second["failure"] != "duplicate_rank" or second["took_ms"] > 1000:
+            complaints.append(f"the second join: {second}")
+        return complaints
+
+
+class Destroy(Case):
+    """F36: a group is destroyed while it works: its works end, the others hear that the rank has left."""
+
+    row, name = "F36", "destroy"
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.bound = "destroy", 1.0
+
+    def rule(self, plan, outcome):
+        complaints = [f"a pending work: {said(event)}" for event in outcome.events[plan.victims[0]]
+                      if event["event"] == "pending" and (event["code"], event["failure"]) not in
+                      (("ok", "none"), ("aborted", "closed"))]
+        if not outcome.event(plan.victims[0], "destroyed"):
+            complaints.append("the victim did not come to its end")
+        for rank in plan.survivors():
+            failure = outcome.event(rank, "failed")
+            if not failure or failure["peer"] != plan.victims[0] or failure["failure"] not in ("desync", "closed"):
+                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        return complaints
+
+
+class OppositeOrder(Case):
+    """F37: two groups in two orders: two threads can do that, one thread cannot and is told who is missing."""
+
+    row, name, cost = "F37", "opposite_order", 4
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng, rng.randrange(1, plan.world))
+        plan.fault, plan.timeout_ms, plan.bound = "opposite_order", 1000, 2.0
+
+    def rule(self, plan, outcome):
+        complaints = []
+        for rank in range(plan.world):
+            failure = outcome.event(rank, "failed")
+            missing = plan.survivors() if rank in plan.victims else plan.victims
+            # Where they are on two hosts, those that the one who spoke first knows of.
+            named = failure and failure["failure"] == "missing_ranks" and failure["missing"]
+            if not named or not set(named) <= set(missing):
+                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        return complaints

@@ -1,0 +1,113 @@
+"""Processes that cannot have what they ask for, and surroundings that disturb them."""
+
+from case import Case, all_name, none_fails, said
+
+
+class NoMemory(Case):
+    """F27: an allocation fails on one rank."""
+
+    row, name = "F27", "no_memory"
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.bound = "no_memory", 1.0
+
+    def rule(self, plan, outcome):
+        return all_name(plan, outcome, {"no_memory", "remote_error", "peer_died"}, set(plan.victims))
+
+
+class NoSharedMemory(Case):
+    """F29: memfd_create is forbidden on one rank: an error on all, or TCP where that was chosen."""
+
+    row, name, transports = "F29", "no_memfd", ("shm",)
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.steps, plan.bound = "no_memfd", 20, 2.0
+        if rng.random() < 0.5:
+            plan.options = ("--tcp-if-no-memory", "1")
+
+    def rule(self, plan, outcome):
+        if plan.options:
+            complaints = none_fails(plan, outcome)
+            if not any("uses TCP instead" in text for text in outcome.errors):
+                complaints.append("no log line says that TCP is used")
+            return complaints
+        complaints = []
+        for rank in range(plan.world):
+            failure = outcome.event(rank, "failed")
+            if not failure or failure["failure"] != "no_space" or failure["peer"] not in plan.victims:
+                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        return complaints
+
+
+class TooMuch(Case):
+    """F29 in the middle of a run: shared memory that its cgroup, or the machine, does not have is an error of that call
+    alone."""
+
+    row, name, cost = "F29", "too_much", 4
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.memory, plan.steps, plan.bound = "too_much", 256 << 20, plan.step + 20, 5.0
+
+    def rule(self, plan, outcome):
+        complaints = none_fails(plan, outcome)
+        refused = outcome.event(plan.victims[0], "too_much")
+        if not refused or refused["failure"] != "no_space":
+            complaints.append(f"what was asked for: {refused}")
+        return complaints
+
+
+class Limited(Case):
+    """F31: no more descriptors or threads can be had, from the start or from some step on."""
+
+    row, cost = "F31", 4
+
+    def __init__(self, name, faults):
+        self.name, self.faults = name, faults
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.fault, plan.bound = rng.choice(self.faults), 1.0
+        plan.steps = plan.step + 40
+
+    def rule(self, plan, outcome):
+        if not any(outcome.failure(rank) for rank in range(plan.world)):
+            return none_fails(plan, outcome)
+        complaints = []
+        for rank in plan.survivors():
+            failure = outcome.event(rank, "failed")
+            if not failure or failure["peer"] not in plan.victims or failure["failure"] == "none":
+                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
+        return complaints
+
+
+class Signals(Case):
+    """F35: a storm of signals has no effect."""
+
+    row, name, victims_live = "F35", "signals", True
+
+    def choose(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.victims = list(range(plan.world))
+        plan.fault, plan.steps, plan.bound = "signals", 60, 5.0
+
+    def rule(self, plan, outcome):
+        return none_fails(plan, outcome)
+
+
+class WallClock(Case):
+    """F34: a wall clock that jumps an hour at each look has no effect."""
+
+    row, name = "F34", "wall_clock"
+
+    def __init__(self, library):
+        self.library = library
+
+    def choose(self, plan, rng):
+        plan.steps, plan.bound = 60, 5.0
+        plan.variables = {"LD_PRELOAD": self.library}
+
+    def rule(self, plan, outcome):
+        return none_fails(plan, outcome)
