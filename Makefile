@@ -14,8 +14,10 @@ REPORTS := $(CURDIR)/build/reports
 help:          ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: release  ## install what is missing, build, and train a network on two ranks; on MNIST if MNIST is a folder with it
+demo:          ## install what is missing, build, and train a network on two ranks; on MNIST if MNIST is a folder with it
 	tools/setup.sh build $(if $(MNIST),,digits)
+	cmake --preset release
+	cmake --build --preset release --target lockstep 01_ranks_meet 07_digits
 	tools/demo.sh build/release $(MNIST)
 
 test:          ## install what is missing, build, and run every test
