@@ -30,7 +30,8 @@ class NativeWorld final : public World, public WindowMaker {
   static Result<std::unique_ptr<World>> join(const WorldOptions& options, const Environment& environment,
                                              SocketCalls& calls);
   static Result<std::unique_ptr<NativeWorld>> make(const WorldOptions& options, Rendezvous rendezvous,
-                                                   const Clock& clock, SocketCalls& calls);
+                                                   const Clock& clock,
+                                                   SocketCalls& calls = SocketCalls::kernel());
   ~NativeWorld() override;
 
   const Rendezvous& rendezvous() const override { return rendezvous_; }
