@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "extension/errors.h"
@@ -103,9 +104,24 @@ std::vector<std::vector<std::size_t>> by_type(const std::vector<at::Tensor>& ten
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+template <typename Written, typename Given>
+ProcessGroupLockstep::Named ProcessGroupLockstep::named(OpType type, const char* name,
+                                                        c10::ArrayRef<Tensor> inputs, const Written& written,
+                                                        const Given& given) {
+  Named named{.type = type, .name = name, .inputs = inputs};
+  if constexpr (std::is_same_v<Written, TensorLists>) {
+    named.outputs = written;
+  } else {
+    named.output = written;
+  }
+  named.async_op = is_async(given);
+  named.timeout = given.timeout;
+  return named;
+}
+
 WorkPtr ProcessGroupLockstep::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const Tensor& tensor = only("broadcast", tensors);
-  return issue({OpType::BROADCAST, "broadcast", tensors, {tensors}}, [&] {
+  return issue(named(OpType::BROADCAST, "broadcast", tensors, tensors, opts), [&] {
     return tensor::broadcast(tensor, {.group_src = root(opts),
                                       .group = group(),
                                       .async_op = is_async(opts),
@@ -116,25 +132,25 @@ WorkPtr ProcessGroupLockstep::broadcast(Tensors& tensors, const c10d::BroadcastO
 WorkPtr ProcessGroupLockstep::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const Tensor& tensor = only("all_reduce", tensors);
   if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
-  return issue({OpType::ALLREDUCE, "all_reduce", tensors, {tensors}},
+  return issue(named(OpType::ALLREDUCE, "all_reduce", tensors, tensors, opts),
                [&] { return tensor::all_reduce(tensor, reducing(group(), opts)); });
 }
 
 WorkPtr ProcessGroupLockstep::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const Tensor& tensor = only("all_reduce", tensors);
-  return issue({OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", tensors, {tensors}},
+  return issue(named(OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", tensors, tensors, opts),
                [&] { return tensor::all_reduce(tensor, reducing(group(), opts)); });
 }
 
 WorkPtr ProcessGroupLockstep::allreduce_coalesced(Tensors& tensors,
                                                   const c10d::AllreduceCoalescedOptions& opts) {
-  return issue({OpType::ALLREDUCE_COALESCED, "all_reduce", tensors, {tensors}},
+  return issue(named(OpType::ALLREDUCE_COALESCED, "all_reduce", tensors, tensors, opts),
                [&] { return tensor::all_reduce_coalesced(tensors, reducing(group(), opts)); });
 }
 
 WorkPtr ProcessGroupLockstep::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const Tensor& tensor = only("reduce", tensors);
-  return issue({OpType::REDUCE, "reduce", tensors, {tensors}}, [&] {
+  return issue(named(OpType::REDUCE, "reduce", tensors, tensors, opts), [&] {
     return tensor::reduce(tensor, {.group_dst = root(opts),
                                    .op = reduction(opts.reduceOp),
                                    .group = group(),
@@ -147,19 +163,19 @@ WorkPtr ProcessGroupLockstep::allgather(TensorLists& outputs, Tensors& inputs,
                                         const c10d::AllgatherOptions& opts) {
   const Tensor& input = only("all_gather", inputs);
   const Tensors& list = only("all_gather", outputs);
-  return issue({OpType::ALLGATHER, "all_gather", inputs, outputs},
+  return issue(named(OpType::ALLGATHER, "all_gather", inputs, outputs, opts),
                [&] { return tensor::all_gather(list, input, plain(group(), opts)); });
 }
 
 WorkPtr ProcessGroupLockstep::_allgather_base(Tensor& output, Tensor& input,
                                               const c10d::AllgatherOptions& opts) {
-  return issue({OpType::_ALLGATHER_BASE, "_all_gather_base", {input}, {{output}}},
+  return issue(named(OpType::_ALLGATHER_BASE, "_all_gather_base", input, output, opts),
                [&] { return tensor::all_gather_single(output, input, plain(group(), opts)); });
 }
 
 WorkPtr ProcessGroupLockstep::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                   const c10d::AllgatherOptions& opts) {
-  return issue({OpType::ALLGATHER_COALESCED, "all_gather", inputs, outputs},
+  return issue(named(OpType::ALLGATHER_COALESCED, "all_gather", inputs, outputs, opts),
                [&] { return tensor::all_gather_coalesced(outputs, inputs, plain(group(), opts)); });
 }
 
@@ -168,20 +184,20 @@ WorkPtr ProcessGroupLockstep::allgather_into_tensor_coalesced(Tensors& outputs, 
   check_pairs("all_gather_single_coalesced", outputs, inputs);
   std::vector<WorkPtr> works;
   for (const auto& places : by_type(inputs)) {
-    works.push_back(issue({OpType::COALESCED, "all_gather", inputs, {outputs}}, [&] {
+    works.push_back(issue(named(OpType::COALESCED, "all_gather", inputs, outputs, opts), [&] {
       tensor::Coalescing together(
           {.group = group(), .async_op = is_async(opts), .timeout = duration(opts.timeout)});
       for (const std::size_t i : places) together.all_gather_single(outputs[i], inputs[i]);
       return together.launch();
     }));
   }
-  return CoalescedWork::of(getRank(), std::move(works));
+  return CoalescedWork::of_those_left(getRank(), std::move(works));
 }
 
 WorkPtr ProcessGroupLockstep::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
   const Tensor& input = only("gather", inputs);
   const Tensors& list = outputs.empty() ? kNone : only("gather", outputs);
-  return issue({OpType::GATHER, "gather", inputs, outputs}, [&] {
+  return issue(named(OpType::GATHER, "gather", inputs, outputs, opts), [&] {
     return tensor::gather(input, list,
                           {.group_dst = root(opts),
                            .group = group(),
@@ -194,7 +210,7 @@ WorkPtr ProcessGroupLockstep::scatter(Tensors& outputs, TensorLists& inputs,
                                       const c10d::ScatterOptions& opts) {
   const Tensor& output = only("scatter", outputs);
   const Tensors& list = inputs.empty() ? kNone : only("scatter", inputs);
-  return issue({OpType::SCATTER, "scatter", list, {outputs}}, [&] {
+  return issue(named(OpType::SCATTER, "scatter", list, outputs, opts), [&] {
     return tensor::scatter(output, list,
                            {.group_src = root(opts),
                             .group = group(),
@@ -207,13 +223,13 @@ WorkPtr ProcessGroupLockstep::reduce_scatter(Tensors& outputs, TensorLists& inpu
                                              const c10d::ReduceScatterOptions& opts) {
   const Tensor& output = only("reduce_scatter", outputs);
   const Tensors& list = only("reduce_scatter", inputs);
-  return issue({OpType::REDUCE_SCATTER, "reduce_scatter", list, {outputs}},
+  return issue(named(OpType::REDUCE_SCATTER, "reduce_scatter", list, outputs, opts),
                [&] { return tensor::reduce_scatter(output, list, reducing(group(), opts)); });
 }
 
 WorkPtr ProcessGroupLockstep::_reduce_scatter_base(Tensor& output, Tensor& input,
                                                    const c10d::ReduceScatterOptions& opts) {
-  return issue({OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base", {input}, {{output}}},
+  return issue(named(OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base", input, output, opts),
                [&] { return tensor::reduce_scatter_single(output, input, reducing(group(), opts)); });
 }
 
@@ -223,53 +239,59 @@ WorkPtr ProcessGroupLockstep::reduce_scatter_tensor_coalesced(Tensors& outputs, 
   std::vector<WorkPtr> works;
   for (const auto& places : by_type(inputs)) {
     works.push_back(
-        issue({OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter", inputs, {outputs}}, [&] {
+        issue(named(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter", inputs, outputs, opts), [&] {
           tensor::Coalescing together(reducing(group(), opts));
           for (const std::size_t i : places) together.reduce_scatter_single(outputs[i], inputs[i]);
           return together.launch();
         }));
   }
-  return CoalescedWork::of(getRank(), std::move(works));
+  return CoalescedWork::of_those_left(getRank(), std::move(works));
 }
 
 WorkPtr ProcessGroupLockstep::alltoall_base(Tensor& output, Tensor& input,
                                             std::vector<std::int64_t>& output_sizes,
                                             std::vector<std::int64_t>& input_sizes,
                                             const c10d::AllToAllOptions& opts) {
-  return issue({OpType::ALLTOALL_BASE, "all_to_all", {input}, {{output}}}, [&] {
+  return issue(named(OpType::ALLTOALL_BASE, "all_to_all", input, output, opts), [&] {
     return tensor::all_to_all_single(output, input, output_sizes, input_sizes, plain(group(), opts));
   });
 }
 
 WorkPtr ProcessGroupLockstep::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
-  return issue({OpType::ALLTOALL, "all_to_all", inputs, {outputs}},
+  return issue(named(OpType::ALLTOALL, "all_to_all", inputs, outputs, opts),
                [&] { return tensor::all_to_all(outputs, inputs, plain(group(), opts)); });
 }
 
 WorkPtr ProcessGroupLockstep::send(Tensors& tensors, int to, int tag) {
   const Tensor& tensor = only("send", tensors);
-  return issue({OpType::SEND, "send", tensors, {}, /*is_message=*/true}, [&] {
+  return issue({.type = OpType::SEND, .name = "send", .inputs = tensors, .peer = to}, [&] {
     return tensor::isend(tensor, {.group_dst = to, .group = group(), .tag = static_cast<std::uint32_t>(tag)});
   });
 }
 
 WorkPtr ProcessGroupLockstep::recv(Tensors& tensors, int from, int tag) {
   const Tensor& tensor = only("recv", tensors);
-  return issue({OpType::RECV, "recv", tensors, {tensors}, /*is_message=*/true}, [&] {
-    return tensor::irecv(tensor,
-                         {.group_src = from, .group = group(), .tag = static_cast<std::uint32_t>(tag)});
-  });
+  return issue({.type = OpType::RECV, .name = "recv", .inputs = tensors, .output = tensors, .peer = from},
+               [&] {
+                 return tensor::irecv(
+                     tensor, {.group_src = from, .group = group(), .tag = static_cast<std::uint32_t>(tag)});
+               });
 }
 
 WorkPtr ProcessGroupLockstep::recvAnysource(Tensors& tensors, int tag) {
   const Tensor& tensor = only("recv", tensors);
-  return issue({OpType::RECVANYSOURCE, "recvAnySource", tensors, {tensors}, /*is_message=*/true}, [&] {
-    return tensor::irecv(tensor, {.group = group(), .tag = static_cast<std::uint32_t>(tag)});
-  });
+  return issue(
+      {.type = OpType::RECVANYSOURCE,
+       .name = "recvAnySource",
+       .inputs = tensors,
+       .output = tensors,
+       .peer = -1},
+      [&] { return tensor::irecv(tensor, {.group = group(), .tag = static_cast<std::uint32_t>(tag)}); });
 }
 
 WorkPtr ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
-  return issue({OpType::BARRIER, "barrier", {}, {}}, [&] { return tensor::barrier(plain(group(), opts)); });
+  return issue(named(OpType::BARRIER, "barrier", kNone, kNone, opts),
+               [&] { return tensor::barrier(plain(group(), opts)); });
 }
 
 void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep::python {
 namespace {
 
@@ -30,6 +32,9 @@ std::exception_ptr torch_exception(const Status& status) {
       return make<c10::ValueError>(status);
     case Code::kUnsupported:
       return make<c10::NotImplementedError>(status);
+    case Code::kTimeout:  // programs look for the word
+      return make<c10::DistBackendError>(
+          Status(status.code(), cat(status.message(), "; its timeout is over"), status.cause()));
     default:
       return make<c10::DistBackendError>(status);
   }

@@ -7,58 +7,61 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <thread>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/thread.h"
 
 namespace lockstep::python {
 namespace {
 
-// An operation that is over by then is not watched.
+// How soon an operation is looked at.
 constexpr Duration kSoon = std::chrono::milliseconds(50);
 
-std::atomic<bool> g_came = false;
+std::atomic<bool> g_came = false;  // since the operation began that is watched
 struct sigaction g_before = {};
 
 void note_and_pass_on(int signal, siginfo_t* info, void* context) {
+  static volatile std::sig_atomic_t inside = 0;
+  if (inside != 0) return;  // the one before it calls this one
+  inside = 1;
   g_came.store(true);
   if ((g_before.sa_flags & SA_SIGINFO) != 0) {
     g_before.sa_sigaction(signal, info, context);
-  } else if (g_before.sa_handler != SIG_DFL && g_before.sa_handler != SIG_IGN) {
+  } else {
     g_before.sa_handler(signal);
   }
+  inside = 0;
 }
 
-// Stands in for the handler of SIGINT.
-class StandIn {
- public:
-  StandIn() {
-    g_came.store(false);
-    (void)::sigaction(SIGINT, nullptr, &g_before);
-    const bool plain = (g_before.sa_flags & SA_SIGINFO) == 0;
-    // The default ends the process, and what is ignored stays so.
-    if (plain && (g_before.sa_handler == SIG_DFL || g_before.sa_handler == SIG_IGN)) return;
-    struct sigaction ours = g_before;
-    ours.sa_sigaction = &note_and_pass_on;
-    ours.sa_flags |= SA_SIGINFO;
-    installed_ = ::sigaction(SIGINT, &ours, nullptr) == 0;
-  }
-  ~StandIn() {
-    struct sigaction now = {};
-    if (!installed_ || ::sigaction(SIGINT, nullptr, &now) != 0) return;
-    if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == &note_and_pass_on)
-      (void)::sigaction(SIGINT, &g_before, nullptr);
-  }
-  StandIn(const StandIn&) = delete;
-  StandIn& operator=(const StandIn&) = delete;
-  bool heard() const { return installed_ && g_came.load(); }
+// Goes before the handler of SIGINT that is there, and stays. The default ends the process, and what is
+// ignored stays so.
+void go_before_the_handler() {
+  struct sigaction now = {};
+  if (::sigaction(SIGINT, nullptr, &now) != 0) return;
+  const bool plain = (now.sa_flags & SA_SIGINFO) == 0;
+  if (plain && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN)) return;
+  if (!plain && now.sa_sigaction == &note_and_pass_on) return;
+  g_before = now;
+  now.sa_sigaction = &note_and_pass_on;
+  now.sa_flags |= SA_SIGINFO;
+  (void)::sigaction(SIGINT, &now, nullptr);
+}
 
- private:
-  bool installed_ = false;
-};
+// Asked once in each process for each thread.
+bool is_main_thread() {
+  static thread_local std::uint64_t asked_in = ~std::uint64_t{0};
+  static thread_local bool is_main = false;
+  if (const std::uint64_t generation = base::fork_generation(); asked_in != generation) {
+    asked_in = generation;
+    is_main = ::gettid() == ::getpid();
+  }
+  return is_main;
+}
 
 // Watches the main thread while it waits. Never destroyed: its thread is there until the process ends.
 class Watch {
@@ -69,15 +72,18 @@ class Watch {
   }
 
   bool enter(const std::function<void()>& stop) {
-    if (::gettid() != ::getpid()) return false;
+    if (!is_main_thread()) return false;
     const MutexLock lock(mutex_);
-    if (stop_ != nullptr) return false;  // the outer one watches
-    if (pid_ != ::getpid()) {            // in a forked child there is no thread yet
+    if (stop_ != nullptr) return false;                            // the outer one watches
+    if (!has_thread_ || generation_ != base::fork_generation()) {  // a forked child has none yet
+      go_before_the_handler();
       auto thread = base::start_thread("lockstep-signal", [this] { watch(); });
       if (!thread.ok()) return false;
       thread->detach();
-      pid_ = ::getpid();
+      has_thread_ = true;
+      generation_ = base::fork_generation();
     }
+    g_came.store(false);
     stop_ = &stop;
     ++number_;
     if (sleeps_) changed_.notify_one();
@@ -102,26 +108,16 @@ class Watch {
         }
         seen = number_;
       }
-      pause();
-      if (runs(seen)) stand_in(seen);
+      std::this_thread::sleep_for(kSoon);
+      look(seen);
     }
   }
-  void stand_in(std::uint64_t number) {
-    const StandIn handler;
-    while (runs(number)) {
-      if (handler.heard()) {
-        const MutexLock lock(mutex_);  // as long as the thread cannot leave, `stop` is there
-        if (stop_ != nullptr && number_ == number) (*stop_)();
-        return;
-      }
-      pause();
-    }
+  void look(std::uint64_t number) {
+    const MutexLock lock(mutex_);  // as long as the thread cannot leave, `stop` is there
+    if (stop_ == nullptr || number_ != number) return;
+    if (g_came.exchange(false)) return (*stop_)();
+    go_before_the_handler();  // the program may have set one of its own
   }
-  bool runs(std::uint64_t number) {
-    const MutexLock lock(mutex_);
-    return stop_ != nullptr && number_ == number;
-  }
-  static void pause() { std::this_thread::sleep_for(kSoon); }
 
   Mutex mutex_;
   CondVar changed_;
@@ -129,7 +125,8 @@ class Watch {
       nullptr;  // nothing: the thread does not wait
   std::uint64_t number_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   bool sleeps_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  int pid_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of the process that has the thread
+  bool has_thread_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::uint64_t generation_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of the process that has the thread
 };
 
 }  // namespace
@@ -140,7 +137,7 @@ Interruptible::~Interruptible() {
 }
 
 void check_signals() {
-  if (::gettid() != ::getpid() || Py_IsInitialized() == 0) return;
+  if (!is_main_thread() || Py_IsInitialized() == 0) return;
   const pybind11::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }

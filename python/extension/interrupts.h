@@ -1,10 +1,10 @@
 // Ctrl-C while a thread waits inside the library.
 //
 // Python's own handler only notes a signal, and Python looks at the note between two instructions of the
-// program: a call that waits would never hear of it. So while an operation on the main thread takes long, a
-// thread of ours stands in for the handler: it lets Python make its note, and ends the operation's group,
-// which no other way can be taken out of an operation. Then the call raises KeyboardInterrupt, or whatever
-// the program's handler raises.
+// program: a call that waits would never hear of it. So a handler of ours goes before Python's, and notes the
+// signal too. A thread looks at that note while an operation on the main thread takes long, and ends the
+// operation's group, which no other way can be taken out of an operation. Then the call raises
+// KeyboardInterrupt, or whatever the program's handler raises.
 //
 // Thread safety: any thread.
 #pragma once

@@ -10,6 +10,7 @@
 #include "extension/interrupts.h"
 #include "extension/lockstep_store.h"
 #include "extension/process_group.h"
+#include "extension/trace.h"
 #include "extension/worlds.h"
 
 namespace lockstep::python {
@@ -58,6 +59,8 @@ void bind_process_group(py::module_& module) {
                }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout") = kBackendDefaultTimeout,
            ReleaseGil())
+      .def_property_readonly("options", &ProcessGroupLockstep::getBackendOptions)
+      .def("_set_default_timeout", &ProcessGroupLockstep::setTimeout, py::arg("timeout"), ReleaseGil())
       .def("set_profiling_name", &ProcessGroupLockstep::set_profiling_name, py::arg("name"))
       .def(
           "monitored_barrier",
@@ -76,6 +79,33 @@ void bind_process_group(py::module_& module) {
   module.def("leave_all", &leave_all, ReleaseGil());
   module.def("create", &create, py::arg("dist_backend_opts"), py::arg("pg_options") = std::nullopt,
              ReleaseGil());
+}
+
+py::dict entry_of(const Trace::Entry& entry) {
+  const TracedOperation& operation = entry.operation;
+  const bool ended = entry.state != Trace::State::kStarted;
+  return py::dict(py::arg("record_id") = entry.id, py::arg("group") = operation.group->name,
+                  py::arg("name") = operation.name, py::arg("peer") = operation.peer,
+                  py::arg("sequence") = operation.sequence, py::arg("timeout_ms") = operation.timeout_ms,
+                  py::arg("input_sizes") = operation.inputs.sizes(),
+                  py::arg("input_dtypes") = operation.inputs.types(),
+                  py::arg("output_sizes") = operation.outputs.sizes(),
+                  py::arg("output_dtypes") = operation.outputs.types(),
+                  py::arg("completed") = entry.state == Trace::State::kCompleted, py::arg("ended") = ended,
+                  py::arg("started_ns") = entry.started_ns, py::arg("ended_ns") = entry.ended_ns,
+                  py::arg("description") = operation.group->description,
+                  py::arg("ranks") = operation.group->ranks, py::arg("rank") = operation.group->rank);
+}
+
+py::list entries_of(const Trace& trace) {
+  py::list all;
+  for (const Trace::Entry& entry : trace.entries()) all.append(entry_of(entry));
+  return all;
+}
+
+void bind_trace(py::module_& module) {
+  module.def("traced_collectives", [] { return entries_of(Trace::of_collectives()); });
+  module.def("traced_messages", [] { return entries_of(Trace::of_messages()); });
 }
 
 void bind_store(py::module_& module) {
@@ -102,6 +132,7 @@ PYBIND11_MODULE(_C, module) {
   module.attr("__version__") = LOCKSTEP_VERSION;
   bind_process_group(module);
   bind_store(module);
+  bind_trace(module);
 }
 
 }  // namespace lockstep::python

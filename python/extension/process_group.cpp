@@ -139,7 +139,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::shrink(
   const WithoutGil without_gil;
   const std::shared_ptr<Stay> here = stay("shrink");
   const OptionsPtr options = options_for(opts_override);
-  const bool whole_world = getSize() == here->world->size().value;
+  const bool whole_world = state_->world_ranks() == here->left();
   return c10::make_intrusive<ProcessGroupLockstep>(
       whole_world ? shrink_world(here, excluded, options)
                   : make_group_in(here, left, options->group_name, options),
@@ -168,16 +168,52 @@ void ProcessGroupLockstep::collect(const WorkPtr& work) {
   if (found != coalescing_.end()) found->second.push_back(work);
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::issue(Named named,
-                                                           const std::function<tensor::WorkHandle()>& begin) {
+bool ProcessGroupLockstep::is_coalescing() const {
+  const MutexLock lock(mutex_);
+  return !coalescing_.empty() && coalescing_.contains(std::this_thread::get_id());
+}
+
+std::optional<Traced> ProcessGroupLockstep::note(const Named& named) {
+  if (!state_->is_of_this_process()) return std::nullopt;
+  TracedOperation operation{.name = named.name, .peer = named.peer.value_or(-1)};
+  operation.timeout_ms = (named.timeout == c10d::kUnsetTimeout ? options_->timeout : named.timeout).count();
+  operation.inputs.add(named.inputs);
+  operation.outputs.add(named.output);
+  for (const Tensors& list : named.outputs) operation.outputs.add(list);
+  {
+    const MutexLock lock(mutex_);
+    if (!traced_) {
+      traced_ = std::make_shared<TracedGroup>(TracedGroup{.name = state_->name(),
+                                                          .description = getGroupDesc(),
+                                                          .ranks = state_->ranks(),
+                                                          .rank = getRank()});
+    }
+    operation.group = traced_;
+    operation.sequence = named.peer ? ++messages_ : ++collectives_;
+  }
+  return Traced(named.peer ? Trace::of_messages() : Trace::of_collectives(), std::move(operation));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::issue(const Named& named, Begin begin) {
+  std::optional<Traced> traced = note(named);
+  if (named.async_op || at::hasCallbacks() || is_coalescing()) return start(named, begin, std::move(traced));
+  run_interruptibly(state_, [&] { (void)begin(); });
+  if (traced) traced->succeeded();
+  return nullptr;
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::start(const Named& named, Begin begin,
+                                                           std::optional<Traced> traced) {
   WorkPlan plan{.type = named.type,
-                .outputs = std::move(named.outputs),
-                .is_message = named.is_message,
+                .is_message = named.peer.has_value(),
                 .group = state_,
-                .pool = pool_};
+                .pool = pool_,
+                .traced = std::move(traced)};
+  if (!named.output.empty()) plan.outputs.push_back(named.output.vec());
+  for (const Tensors& list : named.outputs) plan.outputs.push_back(list);
   if (at::hasCallbacks()) {
     plan.title = cat(profiling_name_, ":", named.name);
-    plan.inputs = std::move(named.inputs);
+    plan.inputs = named.inputs.vec();
   }
   WorkPtr work = LockstepWork::start(std::move(plan), begin);
   collect(work);

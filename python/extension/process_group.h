@@ -8,14 +8,17 @@
 // shutdown() leaves the group, and waits for nobody.
 #pragma once
 
-#include <functional>
+#include <c10/util/FunctionRef.h>
+
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "extension/trace.h"
 #include "extension/work.h"
 #include "extension/worlds.h"
 #include "lockstep/base/mutex.h"
@@ -93,15 +96,27 @@ class ProcessGroupLockstep final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
  private:
-  // What the profiler and the future are told of an operation.
+  // What the profiler, the future and the trace are told of an operation. Borrows the call's arguments.
   struct Named {
     c10d::OpType type;
     const char* name;
-    Tensors inputs;
-    Outputs outputs;
-    bool is_message = false;
+    c10::ArrayRef<Tensor> inputs = {};
+    c10::ArrayRef<Tensor> output = {};    // one list of what is written,
+    c10::ArrayRef<Tensors> outputs = {};  // or several
+    bool async_op = true;
+    std::optional<int> peer = {};  // of a message; -1: anybody
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   };
-  WorkPtr issue(Named named, const std::function<tensor::WorkHandle()>& begin);
+  template <typename Written, typename Given>
+  static Named named(c10d::OpType type, const char* name, c10::ArrayRef<Tensor> inputs,
+                     const Written& written, const Given& given);
+  using Begin = c10::function_ref<tensor::WorkHandle()>;
+  // Nothing, as torch has it, where the operation has ended and nobody looks at it.
+  WorkPtr issue(const Named& named, Begin begin);
+  WorkPtr start(const Named& named, Begin begin, std::optional<Traced> traced);
+  // Nothing in a forked child, whose call will be refused.
+  std::optional<Traced> note(const Named& named);
+  bool is_coalescing() const;
   void collect(const WorkPtr& work);
   tensor::ProcessGroup group() const { return tensor::ProcessGroup(state_); }
   // Throws ValueError unless the list has one tensor, as torch's own calls have.
@@ -119,6 +134,9 @@ class ProcessGroupLockstep final : public c10d::Backend {
   std::shared_ptr<Stay> stay_ LOCKSTEP_GUARDED_BY(mutex_);  // nothing after shutdown()
   const std::shared_ptr<CompletionPool> pool_;
   std::map<std::thread::id, std::vector<WorkPtr>> coalescing_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::shared_ptr<const TracedGroup> traced_ LOCKSTEP_GUARDED_BY(mutex_);  // from the first operation on
+  std::uint64_t collectives_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::uint64_t messages_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep::python

@@ -2,6 +2,7 @@
 
 #include <ATen/core/jit_type.h>
 
+#include <functional>
 #include <utility>
 
 #include "extension/errors.h"
@@ -35,7 +36,7 @@ Status interrupted(const tensor::GroupState& group) {
 
 }  // namespace
 
-void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, const std::function<void()>& body) {
+void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, c10::function_ref<void()> body) {
   const std::function<void()> stop = [&] {
     try {
       group->any_backend("interrupt")->abort(interrupted(*group));
@@ -58,7 +59,7 @@ LockstepWork::LockstepWork(WorkPlan plan)
       plan_(std::move(plan)) {}
 
 c10::intrusive_ptr<LockstepWork> LockstepWork::start(WorkPlan plan,
-                                                     const std::function<tensor::WorkHandle()>& begin) {
+                                                     c10::function_ref<tensor::WorkHandle()> begin) {
   auto work = c10::make_intrusive<LockstepWork>(std::move(plan));
   try {
     run_interruptibly(work->plan_.group, [&] { work->handle_ = begin(); });
@@ -66,12 +67,19 @@ c10::intrusive_ptr<LockstepWork> LockstepWork::start(WorkPlan plan,
     work->finish(std::current_exception());  // the profiler is told that it is over
     throw;
   }
-  work->handle_.on_complete([work] { work->ended(); });
+  if (work->handle_.is_completed()) {
+    work->ended();
+  } else {
+    work->handle_.on_complete([work] { work->ended(); });
+  }
   return work;
 }
 
 void LockstepWork::ended() {
-  finish(exception());
+  const std::exception_ptr error = exception();
+  if (plan_.traced && !error) plan_.traced->succeeded();
+  plan_.traced.reset();
+  finish(error);
   bool wanted = false;
   {
     const MutexLock lock(futures_mutex_);
@@ -162,6 +170,10 @@ std::vector<at::Tensor> LockstepWork::result() {
 }
 
 bool LockstepWork::wait(milliseconds timeout) {
+  if (handle_.is_success()) {
+    wait_for_future();
+    return true;
+  }
   std::optional<Deadline> deadline;
   if (timeout > milliseconds(0)) deadline = Clock::steady().in(timeout);
   if (plan_.is_message) {
@@ -205,6 +217,12 @@ c10::intrusive_ptr<c10d::Work> CoalescedWork::of(int rank,
                                                  std::vector<c10::intrusive_ptr<c10d::Work>> works) {
   if (works.size() == 1) return works.front();
   return c10::make_intrusive<CoalescedWork>(rank, std::move(works));
+}
+
+c10::intrusive_ptr<c10d::Work> CoalescedWork::of_those_left(
+    int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works) {
+  std::erase(works, nullptr);
+  return works.empty() ? nullptr : of(rank, std::move(works));
 }
 
 CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)

@@ -7,7 +7,8 @@
 // Thread safety: any thread.
 #pragma once
 
-#include <functional>
+#include <c10/util/FunctionRef.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "extension/completion_pool.h"
+#include "extension/trace.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/tensor/group_state.h"
 #include "lockstep/tensor/work_handle.h"
@@ -32,6 +34,7 @@ struct WorkPlan {
   bool is_message = false;                    // it may be waited for in steps
   std::shared_ptr<tensor::GroupState> group;  // shared with the process group, which may go first
   std::shared_ptr<CompletionPool> pool;       // shared by all works of the world
+  std::optional<Traced> traced = {};
 };
 
 class LockstepWork final : public c10d::Work {
@@ -39,8 +42,7 @@ class LockstepWork final : public c10d::Work {
   explicit LockstepWork(WorkPlan plan);
 
   // Calls `begin`, which gives the handle of the operation, on this thread. Throws torch's exceptions. Once.
-  static c10::intrusive_ptr<LockstepWork> start(WorkPlan plan,
-                                                const std::function<tensor::WorkHandle()>& begin);
+  static c10::intrusive_ptr<LockstepWork> start(WorkPlan plan, c10::function_ref<tensor::WorkHandle()> begin);
 
   bool isCompleted() override { return handle_.is_completed(); }
   bool isSuccess() const override { return handle_.is_success(); }
@@ -67,7 +69,7 @@ class LockstepWork final : public c10d::Work {
   // Who has waited for the work finds its future complete.
   void wait_for_future();
 
-  const WorkPlan plan_;
+  WorkPlan plan_;  // changed by ended() alone
   tensor::WorkHandle handle_;
   Mutex futures_mutex_;
   bool ended_ LOCKSTEP_GUARDED_BY(futures_mutex_) = false;
@@ -77,13 +79,16 @@ class LockstepWork final : public c10d::Work {
 
 // Runs `body`, which may wait: without the GIL, and so that Ctrl-C ends it. `group` is what it waits in. Our
 // exceptions leave it as torch's.
-void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, const std::function<void()>& body);
+void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, c10::function_ref<void()> body);
 
 // Several works as one, which is complete when all are: what a coalescing scope gives.
 class CoalescedWork final : public c10d::Work {
  public:
   // The work itself, if there is one.
   static c10::intrusive_ptr<c10d::Work> of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  // Without those that are nothing, because they have ended; nothing, if that is all of them.
+  static c10::intrusive_ptr<c10d::Work> of_those_left(int rank,
+                                                      std::vector<c10::intrusive_ptr<c10d::Work>> works);
   CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
 
   bool isCompleted() override;

@@ -118,16 +118,34 @@ MadeGroup noted(MadeGroup made) {
   return made;
 }
 
-// Where torch's default group is ours, the world of these ranks.
-std::shared_ptr<Stay> world_of(const GroupRequest& request) {
-  if (request.members.empty()) return nullptr;
-  std::shared_ptr<Stay> stay = Stays::all().of_default_group();
-  if (!stay || request.rank < 0 || request.rank >= std::ssize(request.members)) return nullptr;
-  const int own = request.members[static_cast<std::size_t>(request.rank)];
-  return stay->world->rank() == Rank{own} ? stay : nullptr;
+// The members as ranks of the world of torch's default group; none if that is not ours.
+std::vector<Rank> members_in(const Stay& stay, const GroupRequest& request) {
+  const std::vector<Rank> left = stay.left();
+  std::vector<Rank> members;
+  for (const int member : request.members) {
+    if (member < 0 || member >= std::ssize(left)) return {};
+    members.push_back(left[static_cast<std::size_t>(member)]);
+  }
+  const bool has_place = request.rank >= 0 && request.rank < std::ssize(members);
+  const bool is_here = has_place && members[static_cast<std::size_t>(request.rank)] == stay.world->rank();
+  return is_here ? members : std::vector<Rank>();
 }
 
 }  // namespace
+
+Stay::Stay(std::shared_ptr<World> joined) : world(std::move(joined)) {
+  for (int rank = 0; rank < world->size().value; ++rank) left_.emplace_back(rank);
+}
+
+std::vector<Rank> Stay::left() const {
+  const MutexLock lock(mutex_);
+  return left_;
+}
+
+void Stay::set_left(std::vector<Rank> ranks) {
+  const MutexLock lock(mutex_);
+  left_ = std::move(ranks);
+}
 
 void leave_all() {
   const Deadline deadline = Clock::steady().in(kAtExit);
@@ -139,15 +157,13 @@ void leave_all() {
 }
 
 MadeGroup make_group(const GroupRequest& request) {
-  if (const std::shared_ptr<Stay> stay = world_of(request)) {
-    std::vector<Rank> members;
-    for (const int member : request.members) members.emplace_back(member);
-    return make_group_in(stay, members, request.name, request.options);
+  if (const std::shared_ptr<Stay> stay = Stays::all().of_default_group()) {
+    const std::vector<Rank> members = members_in(*stay, request);
+    if (!members.empty()) return make_group_in(stay, members, request.name, request.options);
   }
   auto joined = join_world(request);
   if (!joined.ok()) throw_not_joined(joined.status());
-  const auto stay = std::make_shared<Stay>();
-  stay->world = std::move(*joined);
+  const auto stay = std::make_shared<Stay>(std::move(*joined));
   if (request.members.empty()) Stays::all().set_default(stay);
   // It counts its own users: who closes the group asks for them.
   const std::shared_ptr<Backend> all(&stay->world->group(), [world = stay->world](Backend* /*held*/) {});
@@ -167,7 +183,9 @@ MadeGroup shrink_world(const std::shared_ptr<Stay>& stay, const std::vector<Rank
                        const OptionsPtr& options) {
   auto made = stay->world->shrink({.exclude = exclude, .group = {.timeout = options->timeout}});
   if (!made.ok()) throw_torch(made.status());
-  return noted({stay, state_of(*stay, keeping_world(*stay, std::move(*made)), options->group_name)});
+  const auto state = state_of(*stay, keeping_world(*stay, std::move(*made)), options->group_name);
+  stay->set_left(state->world_ranks());
+  return noted({stay, state});
 }
 
 }  // namespace lockstep::python

@@ -16,6 +16,7 @@
 
 #include "extension/completion_pool.h"
 #include "lockstep/backend/world.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/tensor/group_state.h"
 
 namespace lockstep::python {
@@ -33,9 +34,20 @@ struct Options final : c10d::Backend::Options {
 using OptionsPtr = c10::intrusive_ptr<Options>;
 
 // A world and what its groups share.
-struct Stay {
-  std::shared_ptr<World> world;  // shared with its groups, which it outlives
-  std::shared_ptr<CompletionPool> pool = std::make_shared<CompletionPool>();
+class Stay {
+ public:
+  explicit Stay(std::shared_ptr<World> joined);
+
+  const std::shared_ptr<World> world;  // shared with its groups, which it outlives
+  const std::shared_ptr<CompletionPool> pool = std::make_shared<CompletionPool>();
+
+  // The ranks of the world that were not shrunk away, as torch numbers them: 0 is the first of them.
+  std::vector<Rank> left() const;
+  void set_left(std::vector<Rank> ranks);
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<Rank> left_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 struct GroupRequest {

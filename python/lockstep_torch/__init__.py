@@ -3,7 +3,7 @@
     import torch.distributed as dist
     dist.init_process_group("lockstep")          # no import of this module is needed
 
-This module has what torch's own interface has no place for: Store, Options, monitored_barrier, empty_resident.
+This module has what torch's own interface has no place for: Store, Options, monitored_barrier, empty_resident, trace.
 """
 
 import atexit
@@ -12,7 +12,7 @@ import datetime
 import torch
 import torch.distributed as dist
 
-from . import _load
+from . import _load, _trace
 from lockstep_torch_entry import register as _register
 
 _C = _load.extension()
@@ -22,7 +22,7 @@ Options = _C.Options
 ProcessGroupLockstep = _C.ProcessGroupLockstep
 Store = _C.Store
 
-__all__ = ["Options", "ProcessGroupLockstep", "Store", "empty_resident", "monitored_barrier"]
+__all__ = ["Options", "ProcessGroupLockstep", "Store", "empty_resident", "monitored_barrier", "trace"]
 
 _register()
 atexit.register(_C.leave_all)
@@ -66,3 +66,11 @@ def empty_resident(*size, dtype=None, group=None):
     if len(size) == 1 and not isinstance(size[0], int):
         size = tuple(size[0])
     return _backend(group).empty_resident(list(size), dtype or torch.get_default_dtype())
+
+
+def trace(messages=False):
+    """The last 2,048 collectives of this process, as bytes in the format of torch's flight recorder (a raw pickle).
+
+    python -m torch.distributed.flight_recorder.fr_trace reads a folder with one file for each rank, named by a prefix and
+    the rank. With `messages`, the last sends and receives instead."""
+    return _trace.pickled(_C.traced_messages() if messages else _C.traced_collectives(), __version__)

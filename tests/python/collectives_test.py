@@ -165,9 +165,31 @@ def groups(rank, size):
         dist.destroy_process_group(pair)
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert backend.supports_splitting and backend.supports_coalescing and backend.supports_shrinking
+    # dist.split_group wants an accelerator; what it calls does not.
+    odd = dist.group.WORLD.split_group([1, 3], group_name="odd", group_desc="odd ranks")
+    assert (odd is None) == (rank % 2 == 0)
+    if odd is not None:
+        value = torch.tensor([float(rank)])
+        odd.allreduce([value]).wait()
+        assert value.item() == 4 and (odd.rank(), odd.size()) == (rank // 2, 2)
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": r} for r in range(size)]
+
+
+def shrunk(rank, size):
+    """Ranks 0 and 2 go on without rank 1, which leaves, and are 0 and 1 from then on."""
+    dist.barrier()
+    if rank == 1:
+        dist.destroy_process_group()
+        return None
+    dist.shrink_group([1])
+    assert (dist.get_rank(), dist.get_world_size()) == (rank // 2, 2)
+    value = torch.tensor([float(rank)])
+    dist.all_reduce(value)
+    again = dist.new_group([1, 0])
+    dist.all_reduce(value, group=again)
+    return value.item()
 
 
 def resident(rank, size):
@@ -208,6 +230,9 @@ class CollectivesTest(unittest.TestCase):
 
     def test_groups_of_some_ranks(self):
         World(4).run(groups)
+
+    def test_a_world_shrinks(self):
+        self.assertEqual(World(3).run(shrunk), [4.0, None, 4.0])
 
     def test_resident_memory(self):
         World(2).run(resident)

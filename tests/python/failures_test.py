@@ -4,6 +4,7 @@ import datetime
 import os
 import signal
 import threading
+import time
 import unittest
 
 import torch
@@ -72,7 +73,7 @@ def timeout_of_a_moment():
     return options
 
 
-def interrupted(rank, size, call):
+def interrupted(rank, size, call, after):
     """Rank 0 waits for rank 1, which does nothing until it is told."""
     store = dist.distributed_c10d._get_default_store()
     if rank == 1:
@@ -82,20 +83,21 @@ def interrupted(rank, size, call):
              "work": lambda: dist.all_reduce(torch.ones(2), async_op=True).wait(),
              "message": lambda: dist.recv(torch.empty(2), 1)}[call]
     main = threading.get_ident()
-    stop = threading.Event()
+    begins = threading.Event()
 
-    def press():  # until it is heard: what comes before the call waits belongs to the program
-        while not stop.wait(0.3):
-            signal.pthread_kill(main, signal.SIGINT)
+    def press():  # once, and soon
+        begins.wait()
+        time.sleep(after)
+        signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=press)
+    thread.start()
     answer = "nothing"
     try:
-        thread.start()
+        begins.set()
         waits()
     except KeyboardInterrupt:
         answer = "interrupted"
-    stop.set()
     thread.join()
     store.set("interrupted", "1")
     return answer
@@ -201,9 +203,9 @@ class FailuresTest(unittest.TestCase):
                 self.assertIn("rank 1", text)
 
     def test_ctrl_c_ends_every_wait(self):
-        for wait in ("collective", "work", "message"):
-            with self.subTest(wait):
-                answers = World(2).run(interrupted, wait)
+        for wait, after in (("collective", 0.01), ("collective", 0.15), ("work", 0.01), ("message", 0.01)):
+            with self.subTest(wait, after=after):
+                answers = World(2).run(interrupted, wait, after)
                 self.assertEqual(answers[0], "interrupted")
 
     def test_callbacks_of_futures_may_wait_for_collectives(self):

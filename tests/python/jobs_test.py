@@ -2,6 +2,10 @@
 
 import argparse
 import datetime
+import functools
+import os
+import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,8 +15,9 @@ import torch
 import torch.distributed as dist
 
 import lockstep_torch
-from worlds import World, options
+from worlds import World, free_port, options
 
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 OPTIONS = argparse.Namespace(lockstep=None, all_reduce=None)
 
 # Rank 0 is a C++ program, which joins the job by itself; the others are this.
@@ -52,6 +57,67 @@ def join_by(rank, size, kind, folder):
         assert (store.rank, store.world_size) == (rank, size)
     dist.init_process_group("lockstep", store=store, rank=rank, world_size=size, pg_options=options())
     return sum_of_ranks(rank, size)
+
+
+def environment_of(kind, rank, size, port, folder):
+    """What the launcher of that kind sets, or the user."""
+    return {
+        "lockstep://, by torchrun's variables": {
+            "RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port},
+        "lockstep://, by Slurm's variables": {
+            "SLURM_PROCID": rank, "SLURM_NTASKS": size, "SLURM_LOCALID": rank, "SLURM_NODEID": 0, "SLURM_JOB_ID": port,
+            "SLURM_STEP_ID": 0, "SLURM_STEP_NODELIST": "node7", "SLURM_STEP_TASKS_PER_NODE": size, "MASTER_PORT": port},
+        "file://, with a secret": {"LOCKSTEP_SECRET_FILE": f"{folder}/secret{rank}"},
+    }.get(kind, {})
+
+
+def join_as(rank, size, kind, port, folder):
+    os.environ.update({name: str(value) for name, value in environment_of(kind, rank, size, port, folder).items()})
+    given = options()
+    if kind.startswith("tcp"):
+        given.heap_capacity, given.threads = 1 << 30, 1
+        who = {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": size}
+    elif kind.startswith("file"):
+        who = {"init_method": f"file://{folder}/job", "rank": rank, "world_size": size}
+    elif kind == "lockstep://host:port":
+        who = {"init_method": f"lockstep://127.0.0.1:{port}?rank={rank}&world_size={size}"}
+    else:
+        who = {"init_method": "lockstep://"}
+    dist.init_process_group("lockstep", pg_options=given, **who)
+    return sum_of_ranks(rank, size)
+
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        return torch.tensor(float(i * i))
+
+
+def load_data(rank, size):
+    """Workers of a DataLoader are forked while the group is there."""
+    sampler = torch.utils.data.DistributedSampler(Squares(), shuffle=False)
+    total = torch.zeros(1)
+    for batch in torch.utils.data.DataLoader(Squares(), batch_size=2, sampler=sampler, num_workers=1):
+        part = batch.sum().view(1)
+        dist.all_reduce(part)
+        total += part
+    return total.item()
+
+
+def too_large(rank, size, folder):
+    """The heap's capacity counts."""
+    given = options()
+    given.heap_capacity = 64 << 20
+    dist.init_process_group("lockstep", init_method=f"file://{folder}/job", rank=rank, world_size=size,
+                            pg_options=given)
+    try:
+        lockstep_torch.empty_resident(64 << 20)
+    except RuntimeError as error:
+        return str(error)
+    return "there was room"
 
 
 def store_calls(rank, size, folder):
@@ -104,6 +170,35 @@ class JobsTest(unittest.TestCase):
             for kind in ("prefix", "ours", "tcp"):
                 self.assertEqual(World(2, joins=False).run(join_by, kind, folder), [3.0, 3.0], kind)
 
+    def test_every_way_to_meet(self):
+        for kind in ("tcp://", "lockstep://host:port", "lockstep://, by torchrun's variables",
+                     "lockstep://, by Slurm's variables"):
+            with self.subTest(kind):
+                self.assertEqual(World(2, joins=False).run(join_as, kind, free_port(), ""), [3.0, 3.0])
+
+    def test_a_secret_of_the_users_is_the_one_that_counts(self):
+        for ranks_differ in (False, True):
+            with self.subTest(ranks_differ=ranks_differ), tempfile.TemporaryDirectory() as folder:
+                for rank in (0, 1):
+                    subprocess.run([OPTIONS.lockstep, "secret", f"{folder}/secret{rank}"], capture_output=True,
+                                   check=True)
+                if not ranks_differ:
+                    shutil.copy(f"{folder}/secret0", f"{folder}/secret1")
+                join = functools.partial(World(2, joins=False).run, join_as, "file://, with a secret", 0, folder)
+                if ranks_differ:
+                    self.assertRaisesRegex(AssertionError, "secret", join)
+                else:
+                    self.assertEqual(join(), [3.0, 3.0])
+
+    def test_a_data_loader_forks(self):
+        total = float(sum(i * i for i in range(16)))
+        self.assertEqual(World(2).run(load_data), [total, total])
+
+    def test_a_heap_has_the_size_that_was_asked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for text in World(2, joins=False).run(too_large, folder):
+                self.assertIn("64.0 MiB", text)
+
     def test_calls_of_our_store(self):
         with tempfile.TemporaryDirectory() as folder:
             for rank, (got, counted, late) in enumerate(World(2, joins=False).run(store_calls, folder)):
@@ -122,6 +217,16 @@ class JobsTest(unittest.TestCase):
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertIn("in Python it is 3", ran.stdout)
         self.assertIn("the sum over 2 ranks is 3", ran.stdout)
+
+    def test_the_example_runs_by_either_launcher(self):
+        script = EXAMPLES / "11_python" / "train.py"
+        expected = sorted((script.parent / "expected_output.txt").read_text(encoding="utf-8").splitlines())
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
+                    str(free_port())]
+        for launcher in (torchrun, [OPTIONS.lockstep, "run", "--nproc", "2", "--", sys.executable]):
+            ran = subprocess.run([*launcher, script], capture_output=True, text=True, check=False, timeout=120)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            self.assertEqual(sorted(line.partition("] ")[2] or line for line in ran.stdout.splitlines()), expected)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import unittest
 import torch
 import torch._dynamo  # once, for all ranks: optimizers import it
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import torch.distributed.algorithms.ddp_comm_hooks.default_hooks as default_hooks
 import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook as power_sgd
 import torch.distributed.checkpoint as checkpoint
@@ -137,6 +138,15 @@ def zero(rank, size):
     assert all(map(torch.equal, ours.parameters(), plain.parameters()))
 
 
+def compiled(rank, size):
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def step(x):
+        total = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+        return functional.all_gather_tensor(total, 0, dist.group.WORLD) + 1
+
+    assert step(torch.full((2,), rank + 1.0)).tolist() == [size * (size + 1) + 1.0] * 2 * size
+
+
 def resident_buckets(rank, size):
     os.environ["DDP_DISABLE_COMM_MEM"] = "0"
     ours = trained(DistributedDataParallel(net()), rank)
@@ -168,6 +178,9 @@ class ProgramsTest(unittest.TestCase):
 
     def test_zero_redundancy_optimizer(self):
         World(2).run(zero)
+
+    def test_functional_collectives_in_a_compiled_graph(self):
+        World(2).run(compiled)
 
     def test_ddp_with_resident_buckets(self):
         World(2).run(resident_buckets)

@@ -5,6 +5,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -24,6 +25,12 @@ def options():
     given = lockstep_torch.Options()
     given.stall_after = PATIENCE
     return given
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 class World:
