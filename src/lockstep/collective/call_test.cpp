@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "lockstep/collective/same_call.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::collective {
@@ -86,6 +87,27 @@ TEST(Call, WhatMustBeTheSameOnAllRanksIsInTheFingerprint) {
   const std::vector<ByteView> in = {bytes(8)};
   EXPECT_EQ(fingerprint_of({.kind = OpKind::kGather, .inputs = in, .outputs = three}, 1, 2),
             fingerprint_of({.kind = OpKind::kGather, .inputs = in}, 1, 2));
+}
+
+// One whose parts are all of one size, or empty, was taken to be in another operation than the others.
+TEST(Call, AnAllToAllIsOneForRanksWithEvenAndUnevenParts) {
+  const auto fingerprint = [](std::vector<ByteView> in, std::vector<ByteSpan> out, OpKind kind) {
+    return fingerprint_of({.kind = kind, .inputs = in, .outputs = out}, 1, 2);
+  };
+  const auto all_to_all = [&](std::vector<ByteView> in, std::vector<ByteSpan> out) {
+    return fingerprint(std::move(in), std::move(out), OpKind::kAllToAll);
+  };
+  const Fingerprint even = all_to_all({bytes(8), bytes(8)}, {bytes(8), bytes(8)});
+  const Fingerprint uneven = all_to_all({bytes(8), bytes(16)}, {bytes(8), bytes(0)});
+  const Fingerprint larger = all_to_all({bytes(16), bytes(16)}, {bytes(16), bytes(16)});
+  EXPECT_TRUE(can_be_one(even, uneven));
+  EXPECT_EQ(common_to_all(even), common_to_all(uneven));
+  EXPECT_FALSE(can_be_one(even, larger));
+  // Nothing else is forgiven.
+  const Fingerprint scatter = fingerprint({bytes(8), bytes(8)}, {bytes(8)}, OpKind::kReduceScatter);
+  const Fingerprint other = fingerprint({bytes(8), bytes(16)}, {bytes(8)}, OpKind::kReduceScatter);
+  EXPECT_FALSE(can_be_one(scatter, other));
+  EXPECT_EQ(common_to_all(other), other);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "lockstep/collective/local.h"
 #include "lockstep/collective/packed.h"
 #include "lockstep/collective/reduction.h"
+#include "lockstep/collective/same_call.h"
 #include "lockstep/collective/spanning.h"
 
 namespace lockstep::collective {
@@ -135,8 +136,9 @@ Status execute_among(Communicator& communicator, const Call& call, const Fingerp
 
 Status execute(Communicator& communicator, const Call& call, const Fingerprint& fingerprint,
                const Deadline& deadline, const Means& means) {
-  communicator.board().enter(entry_of(fingerprint));
-  Status status = execute_among(communicator, call, fingerprint, deadline, means);
+  const Fingerprint common = common_to_all(fingerprint);
+  communicator.board().enter(entry_of(common));
+  Status status = execute_among(communicator, call, common, deadline, means);
   communicator.board().exit(fingerprint.sequence);
   return status;
 }

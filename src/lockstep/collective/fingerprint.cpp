@@ -11,6 +11,13 @@ constexpr std::string_view kNames[kOpKinds] = {
 
 bool moves(OpKind kind) { return kind != OpKind::kBarrier && kind != OpKind::kMonitoredBarrier; }
 
+// Not all ranks know how much moves: then there is no count.
+bool has_count(const Fingerprint& print) {
+  const bool by_pairs =
+      print.kind == OpKind::kGather || print.kind == OpKind::kScatter || print.kind == OpKind::kAllToAll;
+  return print.count > 0 || !by_pairs;
+}
+
 // In the order in which a person would look.
 std::string first_difference(const Fingerprint& a, const Fingerprint& b) {
   if (a.group != b.group) return "group";
@@ -43,8 +50,8 @@ std::string Fingerprint::text() const {
   std::string out = cat(name_of(kind), " #", sequence);
   if (!moves(kind)) return out;
   const auto known = static_cast<std::size_t>(dtype) < kDTypes;
-  out +=
-      cat(" (", known ? cat(Bytes{count * size_of(dtype)}, ", ", name_of(dtype)) : cat(count, " elements"));
+  out += known ? cat(" (", has_count(*this) ? cat(Bytes{count * size_of(dtype)}, ", ") : "", name_of(dtype))
+               : cat(" (", count, " elements");
   if (reduces(kind) && static_cast<std::size_t>(reduce_op) < kReduceOps) out += cat(", ", name_of(reduce_op));
   if (root >= 0) out += cat(", root ", root);
   return out + ")";

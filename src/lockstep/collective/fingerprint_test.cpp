@@ -23,6 +23,11 @@ TEST(Fingerprint, ReadsAsThePersonWhoMadeTheCallWouldSayIt) {
       .sequence = 7, .count = 512, .root = 2, .kind = OpKind::kBroadcast, .dtype = DType::kInt64};
   EXPECT_EQ(broadcast.text(), "broadcast #7 (4.0 KiB, int64, root 2)");
   EXPECT_EQ((Fingerprint{.sequence = 3, .kind = OpKind::kBarrier}).text(), "barrier #3");
+  // Not every rank knows how much they move.
+  EXPECT_EQ((Fingerprint{.sequence = 4, .kind = OpKind::kAllToAll, .dtype = DType::kInt8}).text(),
+            "all_to_all #4 (int8)");
+  EXPECT_EQ((Fingerprint{.sequence = 5, .root = 1, .kind = OpKind::kGather, .dtype = DType::kInt8}).text(),
+            "gather #5 (int8, root 1)");
 }
 
 TEST(Fingerprint, GarbageFromAPeerIsStillText) {

@@ -233,8 +233,9 @@ Status local_scatter(const LocalCall& call, std::span<const ByteView> inputs, By
 
 Status local_all_to_all(const LocalCall& call, std::span<const ByteView> inputs,
                         std::span<const ByteSpan> outputs) {
-  // With equal parts the fingerprints have said it.
-  if (call.fingerprint.detail != 0) LOCKSTEP_TRY(settle(call, compare_sizes(call, inputs, outputs)));
+  // As a part of another operation its sizes are known to fit.
+  if (call.fingerprint.kind == OpKind::kAllToAll)
+    LOCKSTEP_TRY(settle(call, compare_sizes(call, inputs, outputs)));
   Pull pull(call, inputs, call.board.size());
   const auto use = [&](std::size_t at, std::size_t width, std::span<const Exposed> peers) -> Status {
     for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -10,6 +10,7 @@
 #include "lockstep/backend/mpi/library.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
+#include "lockstep/collective/same_call.h"
 
 namespace lockstep::backend::mpi {
 namespace {
@@ -126,7 +127,7 @@ Status MpiGroup::compare(const Fingerprint& own, const Deadline& deadline) {
   for (std::size_t r = 0; r < who_.members().size(); ++r) {
     Fingerprint theirs;
     std::memcpy(&theirs, all.data() + r * kSize, kSize);
-    if (theirs == own) continue;
+    if (collective::can_be_one(own, theirs)) continue;
     return collective::desync(who_.own(), own, who_.members()[r], theirs);
   }
   return {};

@@ -19,6 +19,7 @@
 #include "lockstep/backend/rounds.h"
 #include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/collective/same_call.h"
 #include "lockstep/tensor/borrowed/calls.h"
 #include "lockstep/tensor/borrowed/message.h"
 
@@ -190,7 +191,8 @@ Status BorrowedGroup::compare(Fingerprint own, const Status& refused, const Dead
     if (theirs.spare == kRefuses && refused.ok())
       return Status::unsupported(cat("rank ", who_.members()[r], " cannot do it with c10d, and says why"));
     theirs.spare = own.spare;
-    if (theirs != own) return collective::desync(who_.own(), own, who_.members()[r], theirs);
+    if (!collective::can_be_one(own, theirs))
+      return collective::desync(who_.own(), own, who_.members()[r], theirs);
   }
   return refused;
 }
