@@ -4,31 +4,13 @@
 
 #include <cmath>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "lockstep/collective/copy.h"
+#include "lockstep/collective/helpers_test_support.h"
 
 namespace lockstep::collective {
 namespace {
-
-// A thread for every part.
-class Crowd final : public Helpers {
- public:
-  explicit Crowd(int count) : count_(count) {}
-  int count() const override { return count_; }
-  void run(int parts, const std::function<void(int)>& work) override {
-    most_ = std::max(most_, parts);
-    std::vector<std::thread> threads;
-    for (int part = 0; part < parts; ++part) threads.emplace_back([&work, part] { work(part); });
-    for (std::thread& thread : threads) thread.join();
-  }
-  int most() const { return most_; }
-
- private:
-  const int count_;
-  int most_ = 0;
-};
 
 std::vector<float> floats_of(int seed, std::size_t count) {
   std::vector<float> floats(count);

@@ -2,16 +2,22 @@
 //
 //   property_test [--seeds N] [--first N]     by default a few seeds; each is one world and its operations
 //
+// What must not be left to chance goes by turns: worlds of every size, the layouts that have a name, and the
+// pairs of a type and an operation.
 // The kernel that the expectation comes from is itself compared with plain arithmetic in reduction_test.cpp.
 #include <gtest/gtest.h>
 #include <xmmintrin.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
+#include "lockstep/collective/helpers_test_support.h"
 #include "lockstep/testing/communicator_world.h"
 #include "lockstep/testing/sanitized.h"
 #include "lockstep/testing/status_matchers.h"
@@ -23,8 +29,14 @@ using namespace std::chrono_literals;
 using lockstep::testing::CommunicatorWorld;
 using transport::Communicator;
 
+constexpr std::uint64_t kSeeds = 20;    // these see everything that goes by turns
+constexpr std::size_t kReductions = 6;  // of a world's operations
+constexpr std::size_t kMoves = 5;
+constexpr int kMostRanks = 9;
+constexpr std::size_t kLarge = 1'200'011;  // bytes: enough for several threads
+
 std::uint64_t first_seed = 1;
-std::uint64_t seeds = lockstep::testing::kSanitized ? 2 : 20;
+std::uint64_t seeds = lockstep::testing::kSanitized ? 2 : kSeeds;
 
 class Random {
  public:
@@ -40,20 +52,46 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// The hosts of 1 to 9 ranks.
-std::vector<int> random_hosts(Random& random) {
-  static const std::vector<int> kNamed[] = {{0, 0, 0, 0, 0, 0, 0, 0},
-                                            {0, 0, 0, 0, 1, 1, 1, 1},
-                                            {0, 0, 1, 1, 2, 2, 3, 3},
-                                            {0, 0, 0, 1, 1, 1, 1, 1},
-                                            {0, 1, 0, 1, 0, 1}};
-  if (random.below(3) == 0) return kNamed[random.below(std::size(kNamed))];
-  std::vector<int> hosts(1 + random.below(9));
+// 4x2, not contiguous, 3+5, 2x4, 1x8.
+const std::vector<int> kNamedLayouts[] = {{0, 0, 1, 1, 2, 2, 3, 3},
+                                          {0, 1, 0, 1, 0, 1},
+                                          {0, 0, 0, 1, 1, 1, 1, 1},
+                                          {0, 0, 0, 0, 1, 1, 1, 1},
+                                          {0, 0, 0, 0, 0, 0, 0, 0}};
+
+// The host of each rank: the named layouts first, then worlds of 1 to 9 ranks, then any.
+std::vector<int> hosts_of(std::uint64_t seed, Random& random) {
+  const std::uint64_t turn = (seed - 1) % kSeeds;
+  constexpr std::uint64_t kNamed = std::size(kNamedLayouts);
+  if (turn < kNamed) return kNamedLayouts[turn];
+  std::vector<int> hosts(turn < kNamed + kMostRanks ? turn - kNamed + 1 : 1 + random.below(kMostRanks));
   const std::size_t most = 1 + random.below(4);
   for (int& host : hosts) host = static_cast<int>(random.below(most));
   // Hosts whose ranks follow each other are the usual case.
   if (random.below(2) == 0) std::sort(hosts.begin(), hosts.end());
   return hosts;
+}
+
+// Threads that a rank of the world has: in every fifth world 2, 3 or 4 by turns, and one operation is large.
+int threads_of(std::uint64_t seed) { return seed % 5 == 0 ? 2 + static_cast<int>(seed / 5 % 3) : 1; }
+// On one host every thread finds work; between hosts the pieces may be too small.
+bool all_must_help(std::uint64_t seed) { return (seed - 1) % kSeeds == std::size(kNamedLayouts) - 1; }
+
+// Every type with every operation that it has.
+using Pair = std::pair<DType, ReduceOp>;
+const std::vector<Pair>& all_pairs() {
+  static const std::vector<Pair> kPairs = [] {
+    std::vector<Pair> pairs;
+    for (int i = 0; i < kDTypes * kReduceOps; ++i) {
+      const Pair pair(static_cast<DType>(i / kReduceOps), static_cast<ReduceOp>(i % kReduceOps));
+      if (check_reducible(pair.first, pair.second).ok()) pairs.push_back(pair);
+    }
+    return pairs;
+  }();
+  return kPairs;
+}
+const Pair& pair_of(std::uint64_t seed, std::size_t reduction) {
+  return all_pairs()[((seed - 1) * kReductions + reduction) % all_pairs().size()];
 }
 
 // What all ranks know of an operation.
@@ -62,32 +100,58 @@ struct Plan {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  std::vector<std::size_t> counts;  // elements of each buffer that travels
-  std::uint64_t seed = 0;           // of the contents
-  std::uint64_t resident = 0;       // a bit for each rank
-  std::uint64_t odd_modes = 0;      // likewise: its floating point mode is another
-  bool side_by_side = false;        // the parts of an input, in memory
+  std::vector<std::size_t> counts;  // elements of each buffer that travels; of its parts, where they are even
+  bool uneven = false;
+  std::uint64_t seed = 0;       // of the contents
+  std::uint64_t resident = 0;   // a bit for each rank
+  std::uint64_t odd_modes = 0;  // likewise: its floating point mode is another
+  bool side_by_side = false;    // the parts of an input, in memory
 };
 
-Plan random_plan(Random& random, int ranks) {
-  static constexpr OpKind kKinds[] = {OpKind::kAllReduce,     OpKind::kAllReduce, OpKind::kReduce,
-                                      OpKind::kReduceScatter, OpKind::kBroadcast, OpKind::kAllGather,
-                                      OpKind::kScatter,       OpKind::kGather,    OpKind::kAllToAll};
+void choose_the_rest(Plan& plan, Random& random, int ranks) {
   static constexpr std::size_t kSizes[] = {0, 1, 2, 63, 64, 65, 1001, 4096, 20'011, 70'001};
-  Plan plan{.kind = random.one_of(kKinds),
-            .root = static_cast<int>(random.below(static_cast<std::size_t>(ranks)))};
-  do {
-    plan.dtype = static_cast<DType>(random.below(kDTypes));
-    plan.op = static_cast<ReduceOp>(random.below(kReduceOps));
-  } while (reduces(plan.kind) && !check_reducible(plan.dtype, plan.op).ok());
+  plan.root = static_cast<int>(random.below(static_cast<std::size_t>(ranks)));
   const bool alone = plan.kind == OpKind::kAllToAll;  // has no form with several buffers
   const std::size_t buffers = !alone && random.below(3) == 0 ? 2 + random.below(4) : 1;
   for (std::size_t b = 0; b < buffers; ++b) plan.counts.push_back(random.one_of(kSizes));
+  plan.uneven = random.below(2) == 0;
   plan.seed = random.bits();
   plan.resident = random.one_of({std::uint64_t{0}, ~std::uint64_t{0}, random.bits()});
   plan.odd_modes = random.bits() & random.bits();
   plan.side_by_side = random.below(2) == 0;
-  return plan;
+}
+
+std::vector<Plan> plans_of(std::uint64_t seed, Random& random, int ranks) {
+  static constexpr OpKind kReducing[] = {OpKind::kAllReduce, OpKind::kAllReduce, OpKind::kReduce,
+                                         OpKind::kReduceScatter};
+  static constexpr OpKind kMoving[] = {OpKind::kBroadcast, OpKind::kAllGather, OpKind::kScatter,
+                                       OpKind::kGather, OpKind::kAllToAll};
+  std::vector<Plan> plans;
+  for (std::size_t i = 0; i < kReductions; ++i) {
+    const auto [dtype, op] = pair_of(seed, i);
+    plans.push_back({.kind = random.one_of(kReducing), .dtype = dtype, .op = op});
+  }
+  for (std::size_t i = 0; i < kMoves; ++i)
+    plans.push_back({.kind = random.one_of(kMoving), .dtype = static_cast<DType>(random.below(kDTypes))});
+  for (Plan& plan : plans) choose_the_rest(plan, random, ranks);
+  if (threads_of(seed) > 1) {
+    plans[0].kind = OpKind::kAllReduce;
+    plans[0].counts = {kLarge / size_of(plans[0].dtype)};
+  }
+  for (std::size_t i = plans.size(); i > 1; --i) std::swap(plans[i - 1], plans[random.below(i)]);
+  return plans;
+}
+
+// How many elements rank `from` has for rank `to` in that buffer. Where all have the same for it, or it the
+// same for all, the other one does not matter.
+std::size_t count_of(const Plan& plan, std::size_t buffer, int from, int to) {
+  const bool by_sender =
+      plan.kind == OpKind::kAllGather || plan.kind == OpKind::kGather || plan.kind == OpKind::kAllToAll;
+  const bool by_receiver =
+      plan.kind == OpKind::kScatter || plan.kind == OpKind::kReduceScatter || plan.kind == OpKind::kAllToAll;
+  if (!plan.uneven || (!by_sender && !by_receiver)) return plan.counts[buffer];
+  const auto salt = static_cast<std::uint64_t>((by_sender ? from : 0) * 100 + (by_receiver ? to : 0));
+  return Random(plan.seed + buffer * 10'007 + salt).below(plan.counts[buffer] + 1);
 }
 
 // Arbitrary bits, but for bools: NaN, infinities, zeros of both signs and denormals are among them.
@@ -126,7 +190,7 @@ Buffer expected_fold(const Plan& plan, std::size_t buffer, int ranks, int part, 
 class Operands {
  public:
   Operands(Communicator& communicator, const Plan& plan) : communicator_(communicator), plan_(plan) {
-    for (std::size_t b = 0; b < plan.counts.size(); ++b) prepare(b, plan.counts[b]);
+    for (std::size_t b = 0; b < plan.counts.size(); ++b) prepare(b);
   }
   ~Operands() {
     for (const std::uint64_t offset : offsets_) communicator_.board().domain().heap().free(offset);
@@ -154,58 +218,68 @@ class Operands {
  private:
   int own() const { return communicator_.position(); }
 
-  void prepare(std::size_t b, std::size_t count) {
+  // What `from` has for `to` in buffer b; `part` tells what it has for others apart.
+  Buffer sent(std::size_t b, int from, int to, int part) const {
+    return contents(plan_, b, from, part, count_of(plan_, b, from, to));
+  }
+  Buffer folded(std::size_t b, int part) const {
+    return expected_fold(plan_, b, communicator_.size(), part, count_of(plan_, b, 0, part));
+  }
+  void take(const Buffer& before, Buffer after) {
+    outputs_.push_back(place(before));
+    expected_.push_back(std::move(after));
+  }
+  void take(Buffer after) {
+    const Buffer empty(after.size());
+    take(empty, std::move(after));
+  }
+  // Parts 0 to `parts`: one for each rank, or one for all.
+  void give(std::size_t b, int parts) {
+    std::vector<Buffer> all;
+    Buffer whole;
+    for (int part = 0; part < parts; ++part) {
+      all.push_back(sent(b, own(), part, part));
+      whole.insert(whole.end(), all.back().begin(), all.back().end());
+    }
+    if (!plan_.side_by_side) {
+      for (const Buffer& part : all) inputs_.push_back(place(part));
+      return;
+    }
+    const ByteView placed = place(whole);
+    for (std::size_t at = 0; const Buffer& part : all) {
+      inputs_.push_back(placed.subspan(at, part.size()));
+      at += part.size();
+    }
+  }
+
+  void prepare(std::size_t b) {
     const int ranks = communicator_.size();
-    const auto give = [&](int parts) {
-      std::vector<Buffer> all;
-      Buffer whole;
-      for (int part = 0; part < parts; ++part) {
-        all.push_back(contents(plan_, b, own(), part, count));
-        whole.insert(whole.end(), all.back().begin(), all.back().end());
-      }
-      if (!plan_.side_by_side) {
-        for (const Buffer& part : all) inputs_.push_back(place(part));
-        return;
-      }
-      const ByteView placed = place(whole);
-      for (std::size_t at = 0; const Buffer& part : all) {
-        inputs_.push_back(placed.subspan(at, part.size()));
-        at += part.size();
-      }
-    };
-    const auto take = [&](const Buffer& before, Buffer after) {
-      outputs_.push_back(place(before));
-      expected_.push_back(std::move(after));
-    };
-    const Buffer empty(count * size_of(plan_.dtype));
+    const bool root = own() == plan_.root;
     switch (plan_.kind) {
       case OpKind::kBroadcast:
-        return take(contents(plan_, b, own(), 0, count), contents(plan_, b, plan_.root, 0, count));
+        return take(sent(b, own(), 0, 0), sent(b, plan_.root, 0, 0));
       case OpKind::kReduce:
-        give(1);
-        if (own() == plan_.root) take(empty, expected_fold(plan_, b, ranks, 0, count));
+        give(b, 1);
+        if (root) take(folded(b, 0));
         return;
       case OpKind::kReduceScatter:
-        give(ranks);
-        return take(empty, expected_fold(plan_, b, ranks, own(), count));
+        give(b, ranks);
+        return take(folded(b, own()));
       case OpKind::kAllGather:
-        give(1);
-        for (int peer = 0; peer < ranks; ++peer) take(empty, contents(plan_, b, peer, 0, count));
-        return;
       case OpKind::kGather:
-        give(1);
-        for (int peer = 0; own() == plan_.root && peer < ranks; ++peer)
-          take(empty, contents(plan_, b, peer, 0, count));
+        give(b, 1);
+        for (int peer = 0; (root || plan_.kind == OpKind::kAllGather) && peer < ranks; ++peer)
+          take(sent(b, peer, 0, 0));
         return;
       case OpKind::kScatter:
-        if (own() == plan_.root) give(ranks);
-        return take(empty, contents(plan_, b, plan_.root, own(), count));
+        if (root) give(b, ranks);
+        return take(sent(b, plan_.root, own(), own()));
       case OpKind::kAllToAll:
-        give(ranks);
-        for (int peer = 0; peer < ranks; ++peer) take(empty, contents(plan_, b, peer, own(), count));
+        give(b, ranks);
+        for (int peer = 0; peer < ranks; ++peer) take(sent(b, peer, own(), own()));
         return;
       default:
-        return take(contents(plan_, b, own(), 0, count), expected_fold(plan_, b, ranks, 0, count));
+        return take(sent(b, own(), 0, 0), folded(b, 0));
     }
   }
 
@@ -232,22 +306,24 @@ class Operands {
 
 std::string describe(const Plan& plan) {
   return cat(name_of(plan.kind), ", ", name_of(plan.dtype), ", ", name_of(plan.op), ", counts ",
-             ::testing::PrintToString(plan.counts));
+             ::testing::PrintToString(plan.counts), plan.uneven ? ", uneven" : "");
 }
 
-void run_world(std::uint64_t seed) {
+// The most threads that have worked together for a rank.
+int run_world(std::uint64_t seed) {
   Random random(seed);
-  const std::vector<int> hosts = random_hosts(random);
-  SCOPED_TRACE(cat("property_test --seeds 1 --first ", seed, ", hosts ", ::testing::PrintToString(hosts)));
+  const std::vector<int> hosts = hosts_of(seed, random);
   const int ranks = static_cast<int>(hosts.size());
-  std::vector<Plan> plans;
-  for (int i = 0; i < 12; ++i) plans.push_back(random_plan(random, ranks));
-  static Alone alone;
+  const std::vector<Plan> plans = plans_of(seed, random, ranks);
+  Crowd helpers(threads_of(seed));
+  SCOPED_TRACE(cat("property_test --seeds 1 --first ", seed, ", hosts ", ::testing::PrintToString(hosts),
+                   ", ", helpers.count(), " threads"));
   const auto way = [&] { return random.below(2) == 0 ? CopyWay::kCached : CopyWay::kPastCache; };
   const Means means{.tuning = {.copy_ways = {way(), way(), way()}, .round_bytes = random.below(1 << 18)},
-                    .helpers = alone};
+                    .helpers = helpers};
   const CommunicatorWorld::Options options{
-      .staging = random.one_of({Bytes::kib(16), Bytes::kib(64), Bytes::mib(1)}),
+      .staging = helpers.count() > 1 ? Bytes::mib(1)
+                                     : random.one_of({Bytes::kib(16), Bytes::kib(64), Bytes::mib(1)}),
       .streams = 1 + static_cast<int>(random.below(3)),
       .payload =
           random.below(4) == 0 ? transport::shm::PayloadChecks::kOn : transport::shm::PayloadChecks::kOff};
@@ -275,10 +351,56 @@ void run_world(std::uint64_t seed) {
                         Clock::steady().in(60s), means));
     }
   });
+  return helpers.most();
 }
 
 TEST(Property, EveryWorldGivesTheBitsOfAFoldInRankOrder) {
-  for (std::uint64_t seed = first_seed; seed < first_seed + seeds && !HasFailure(); ++seed) run_world(seed);
+  for (std::uint64_t seed = first_seed; seed < first_seed + seeds && !HasFailure(); ++seed) {
+    const int threads = run_world(seed);
+    if (all_must_help(seed)) {
+      EXPECT_EQ(threads, threads_of(seed)) << "of seed " << seed;
+    }
+  }
+}
+
+// To the rank that has nothing, and gets nothing, its parts are even: the others were in another operation.
+TEST(Property, AnAllToAllInWhichOneRankHasNothing) {
+  constexpr std::size_t kSizes[3][3] = {{0, 0, 0}, {0, 3, 5}, {0, 1, 70'000}};  // [from][to]
+  for (const std::vector<int>& hosts : {std::vector{0, 0, 0}, {0, 0, 1}, {0, 1, 2}}) {
+    CommunicatorWorld(hosts).run([&](Communicator& communicator) {
+      const auto own = static_cast<std::size_t>(communicator.position());
+      std::vector<Buffer> from, to;
+      for (std::size_t peer = 0; peer < 3; ++peer) {
+        from.emplace_back(kSizes[own][peer], static_cast<std::byte>(10 * own + peer));
+        to.emplace_back(kSizes[peer][own]);
+      }
+      const std::vector<ByteView> inputs(from.begin(), from.end());
+      const std::vector<ByteSpan> outputs(to.begin(), to.end());
+      const Call call{.kind = OpKind::kAllToAll, .inputs = inputs, .outputs = outputs};
+      ASSERT_OK(
+          execute(communicator, call, fingerprint_of(call, 1, 1), Clock::steady().in(60s), Means::none()));
+      for (std::size_t peer = 0; peer < 3; ++peer)
+        EXPECT_EQ(to[peer], Buffer(kSizes[peer][own], static_cast<std::byte>(10 * peer + own)));
+    });
+  }
+}
+
+TEST(Property, TheSeedsSeeEveryWorldLayoutAndPair) {
+  std::set<std::size_t> sizes;
+  std::set<std::vector<int>> layouts;
+  std::set<Pair> pairs;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Random random(seed);
+    const std::vector<int> hosts = hosts_of(seed, random);
+    sizes.insert(hosts.size());
+    layouts.insert(hosts);
+    for (const Plan& plan : plans_of(seed, random, static_cast<int>(hosts.size()))) {
+      if (reduces(plan.kind)) pairs.emplace(plan.dtype, plan.op);
+    }
+  }
+  EXPECT_EQ(sizes.size(), static_cast<std::size_t>(kMostRanks));
+  for (const std::vector<int>& layout : kNamedLayouts) EXPECT_TRUE(layouts.contains(layout));
+  EXPECT_EQ(pairs.size(), all_pairs().size());
 }
 
 }  // namespace
