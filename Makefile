@@ -6,13 +6,15 @@ CHAOS_POINTS ?= 200
 CHAOS_SEED ?= 1
 CHAOS_SECONDS ?= inf
 ATTACK_SECONDS ?= 60
+SUITE_JOBS ?= 2
 REPORTS := $(CURDIR)/build/reports
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz chaos attack long bench install package wheel clean format release
+.PHONY: help demo test check fuzz chaos attack long bench install package wheel clean format release \
+  torch-suite python-programs
 
 help:          ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo:          ## install what is missing, build, and train a network on two ranks; on MNIST if MNIST is a folder with it
 	tools/setup.sh build $(if $(MNIST),,digits)
@@ -21,7 +23,7 @@ demo:          ## install what is missing, build, and train a network on two ran
 	tools/demo.sh build/release $(MNIST)
 
 test:          ## install what is missing, build, and run every test
-	tools/setup.sh build mpi package digits
+	tools/setup.sh build mpi package digits suite
 	$(MAKE) release
 	ctest --preset release --output-junit $(REPORTS)/release.xml
 
@@ -72,6 +74,17 @@ package:       ## make build/package/lockstep_*.deb of the torch-free core and t
 	cmake --preset no-torch -B build/package -DLOCKSTEP_TESTS=OFF -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/package
 	cd build/package && cpack -G DEB
+
+torch-suite:   ## run torch's own distributed suite on Lockstep and on gloo, test by test; SUITE_JOBS (2) at a time
+	tools/setup.sh build suite
+	$(MAKE) release
+	PYTHONPATH=$(CURDIR)/build/release/python:$(CURDIR)/build/setup/packages nice "$$(cat build/setup/torch_python)" \
+	  tests/torch_suite/torch_suite.py --folder $(REPORTS)/torch_suite --jobs $(SUITE_JOBS)
+
+python-programs: ## train with PyTorch Lightning and accelerate, and a compiled graph, on Lockstep and on gloo
+	tools/setup.sh build programs
+	$(MAKE) release
+	PYTHONPATH=$(CURDIR)/build/release/python build/setup/programs/bin/python tests/python/frameworks_test.py
 
 wheel:         ## make build/wheel/lockstep_torch-*.whl, for the torch that is found
 	tools/setup.sh build

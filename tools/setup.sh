@@ -3,6 +3,8 @@
 #
 #   tools/setup.sh [build] [mpi] [check] [package]      the groups of Debian packages wanted (default: build)
 #   tools/setup.sh ... digits                           fetch the images that the demo trains on
+#   tools/setup.sh ... suite                            fetch what torch's own tests import, to build/setup/packages
+#   tools/setup.sh ... programs                         fetch Lightning and accelerate, to a Python at build/setup/programs
 #   tools/setup.sh --no-torch ...                       do not look for libtorch
 #
 # As root it installs the missing Debian packages; otherwise it names them and stops. libtorch is looked for in
@@ -188,22 +190,25 @@ digits=build/data/digits.csv
 digits_sum=6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8
 digits_are_here() { echo "$digits_sum  $digits" | sha256sum --check --status 2>/dev/null; }
 
-fetch_digits() {
-  local python folder log=$state/digits.log
-  if digits_are_here; then return; fi
-  for python in "$(cat $state/torch_python 2>/dev/null)" python3 $state/pip/bin/python; do
-    if [ -n "$python" ] && "$python" -m pip --version >/dev/null 2>&1; then break; fi
+# A Python that has pip: the one with torch, if it does. Sets pip_python.
+find_pip() { # log
+  for pip_python in "$(cat $state/torch_python 2>/dev/null)" python3 $state/pip/bin/python; do
+    if [ -n "$pip_python" ] && "$pip_python" -m pip --version >/dev/null 2>&1; then return; fi
   done
-  if ! "$python" -m pip --version >/dev/null 2>&1; then
-    python3 -c 'import ensurepip, venv' 2>/dev/null || need_packages <<<'python3-venv'
-    python3 -m venv $state/pip >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "python3 -m venv failed"; }
-  fi
+  python3 -c 'import ensurepip, venv' 2>/dev/null || need_packages <<<'python3-venv'
+  python3 -m venv $state/pip >"$1" 2>&1 || { tail -n 20 "$1" >&2; fail "python3 -m venv failed"; }
+}
+
+fetch_digits() {
+  local pip_python folder log=$state/digits.log
+  if digits_are_here; then return; fi
+  find_pip "$log"
   say "fetching images of handwritten digits to $digits (log: $log)"
   folder=$(mktemp -d)
-  "$python" -m pip download --disable-pip-version-check -q --no-deps --only-binary=:all: scikit-learn -d "$folder" \
+  "$pip_python" -m pip download --disable-pip-version-check -q --no-deps --only-binary=:all: scikit-learn -d "$folder" \
     >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "pip download scikit-learn failed"; }
   mkdir -p "$(dirname $digits)"
-  "$python" -c '
+  "$pip_python" -c '
 import glob, gzip, sys, zipfile
 wheel = zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0])
 open(sys.argv[2], "wb").write(gzip.decompress(wheel.read("sklearn/datasets/data/digits.csv.gz")))
@@ -212,8 +217,34 @@ open(sys.argv[2], "wb").write(gzip.decompress(wheel.read("sklearn/datasets/data/
   digits_are_here || fail "$digits is not what it should be; give another file to the example, or see tools/setup.sh"
 }
 
+# What torch's own distributed suite imports beside torch. It is put beside the Python that has torch, not into it.
+suite_packages=$state/packages
+fetch_suite() {
+  local pip_python log=$state/suite.log
+  if [ -e $suite_packages/expecttest/__init__.py ]; then return; fi
+  find_pip "$log"
+  say "fetching expecttest to $suite_packages (log: $log)"
+  "$pip_python" -m pip install --disable-pip-version-check -q --no-deps --target $suite_packages expecttest==0.3.0 \
+    >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "pip install expecttest failed"; }
+}
+
+# An environment of their own, that sees the torch that was found: what they need beside it is much.
+fetch_programs() {
+  local python site log=$state/programs.log
+  python=$(cat $state/torch_python 2>/dev/null) || return 0
+  if [ -z "$python" ] || [ -e $state/programs/complete ]; then return; fi
+  say "fetching Lightning and accelerate to $state/programs (log: $log)"
+  site=$(torch_dir_of_python "$python")
+  {
+    "$python" -m venv --clear $state/programs
+    printf '%s\n' "${site%/torch/share/cmake/Torch}" >"$(echo $state/programs/lib/python3*/site-packages)/torch.pth"
+    $state/programs/bin/python -m pip install --disable-pip-version-check -q pytorch-lightning==2.6.* accelerate==1.*
+  } >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "pip install pytorch-lightning accelerate failed"; }
+  touch $state/programs/complete
+}
+
 main() {
-  local with_torch=yes with_digits=no packages='' group
+  local with_torch=yes with_digits=no with_suite=no with_programs=no packages='' group
   for group in "$@"; do
     case "$group" in
       --no-torch) with_torch=no ;;
@@ -222,7 +253,11 @@ main() {
       mpi) packages+=$mpi_packages ;;
       package) packages+=$package_packages ;;
       digits) with_digits=yes ;;
-      *) printf 'setup: unknown argument "%s" (build, mpi, check, package, digits, --no-torch)\n' "$group" >&2; exit 2 ;;
+      suite) with_suite=yes ;;
+      programs) with_programs=yes ;;
+      *)
+        printf 'setup: unknown argument "%s" (build, mpi, check, package, digits, suite, programs, --no-torch)\n' "$group" >&2
+        exit 2 ;;
     esac
   done
   [ -n "$packages" ] || packages=$build_packages
@@ -233,6 +268,8 @@ main() {
     need_python_headers
   fi
   if [ $with_digits = yes ]; then fetch_digits; fi
+  if [ $with_suite = yes ]; then fetch_suite; fi
+  if [ $with_programs = yes ]; then fetch_programs; fi
 }
 
 main "$@"
