@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 ADDRESSES = ("10.231.77.1", "10.231.77.2")  # exist inside the namespaces only
-NAMES = ("hosta", "hostb")
+GATEWAY, THIRD_ADDRESS = "10.231.78.1", "10.231.78.2"
+NAMES = ("hosta", "hostb", "hostc")
 
 
 def ip(*words):
@@ -19,7 +20,7 @@ def ip(*words):
 def remove_stale():
     """What a test program that was killed has left."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, timeout=30).stdout
-    for name, pid in re.findall(r"^(lockstep(\d+)x?[ab])\b", listed, re.MULTILINE):
+    for name, pid in re.findall(r"^(lockstep(\d+)x?[abc])\b", listed, re.MULTILINE):
         if not os.path.exists(f"/proc/{pid}"):
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=30)
 
@@ -71,6 +72,29 @@ class TwoHosts:
         for host in (0, 1):
             subprocess.run(["ip", "-n", self.spaces[host], "neighbour", "delete", ADDRESSES[1 - host], "dev",
                             self.wires[host]], capture_output=True, timeout=30)
+
+
+class ThreeHosts(TwoHosts):
+    """The third one is behind the first: a wire of its own leads to it, and the way to the second goes through there."""
+
+    def __enter__(self):
+        super().__enter__()
+        first, second, third = self.spaces = (*self.spaces, f"lockstep{os.getpid()}c")
+        here, there = (f"lk{os.getpid()}{letter}" for letter in "cd")
+        try:
+            ip("netns", "add", third)
+            ip("-n", third, "link", "set", "lo", "up")
+            ip("-n", first, "link", "add", here, "type", "veth", "peer", "name", there, "netns", third)
+            for space, wire, address in ((first, here, GATEWAY), (third, there, THIRD_ADDRESS)):
+                ip("-n", space, "address", "add", f"{address}/24", "dev", wire)
+                ip("-n", space, "link", "set", wire, "up")
+            ip("-n", third, "route", "add", "default", "via", GATEWAY)
+            ip("-n", second, "route", "add", "default", "via", ADDRESSES[0])
+            subprocess.run([*self.enter(0), "sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True, timeout=30)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
 
 
 def probe():
