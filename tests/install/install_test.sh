@@ -6,6 +6,11 @@ build=$1 consumer=$2 torch_dir=${3:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# What the consumer compiles is the same each time, but for the folder that it lies in.
+if command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
+fi
+
 fail() { printf 'install_test: %s\n' "$*" >&2; exit 1; }
 
 cmake --install "$build" --prefix "$work/prefix" >"$work/install.log" || { cat "$work/install.log"; fail "install"; }

@@ -27,7 +27,7 @@ class PackageTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         venv = pathlib.Path(cls.folder.name) / "venv"
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
         cls.python = venv / "bin" / "python"
         torch_site = subprocess.run([sys.executable, "-E", "-c",
                                      "import importlib.util, os; "
@@ -35,8 +35,8 @@ class PackageTest(unittest.TestCase):
                                     capture_output=True, text=True, check=True).stdout
         cls.site = next((venv / "lib").glob("python3*/site-packages"))
         (cls.site / "torch_of_the_test.pth").write_text(torch_site)
-        made = subprocess.run([cls.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps",
-                               "--no-index", ROOT / "python", "--config-settings", f"package-dir={OPTIONS.package_dir}"],
+        made = subprocess.run([sys.executable, "-m", "pip", "--python", cls.python, "install", "--disable-pip-version-check",
+                               "--no-deps", "--no-index", ROOT / "python", "--config-settings", f"package-dir={OPTIONS.package_dir}"],
                               capture_output=True, text=True, check=False)
         if made.returncode:
             raise AssertionError(made.stdout + made.stderr)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 import lockstep_torch  # loaded once, for all ranks
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 PATIENCE = datetime.timedelta(seconds=120)
 
 

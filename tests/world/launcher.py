@@ -22,6 +22,8 @@ COMMAND = sys.argv[1] if len(sys.argv) > 1 else ""
 PYTHON = [sys.executable, "-S", "-E"]  # starts in a third of the time
 PATIENCE = within(120)  # for anything that must happen, on a machine that does other things too
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the command
+
 
 def main():
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -53,8 +53,10 @@ constexpr std::span<const Kind> kKinds(kAllKinds, lockstep::testing::kSanitized 
 Buffer bits(DType dtype, std::size_t count, std::uint64_t seed) {
   Buffer bytes(count * size_of(dtype));
   std::mt19937_64 random(seed);
-  for (std::byte& byte : bytes)
-    byte = static_cast<std::byte>(dtype == DType::kBool ? random() & 1U : random());
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(std::uint64_t)) {
+    const std::uint64_t eight = dtype == DType::kBool ? random() & 0x0101010101010101U : random();
+    std::memcpy(&bytes[i], &eight, std::min(sizeof eight, bytes.size() - i));
+  }
   return bytes;
 }
 
