@@ -183,7 +183,8 @@ make_venv() {
   # Byte code is made of the modules that are used, as they are first imported: of all it would take three times as long.
   .venv/bin/python -m pip install --disable-pip-version-check -q --no-compile "torch==$torch_version" numpy >>"$log" 2>&1 \
     || { tail -n 20 "$log" >&2; fail "pip install torch==$torch_version failed"; }
-  env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c 'import torch.distributed.fsdp, torch.distributed.checkpoint' >>"$log" 2>&1 \
+  env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c \
+    'import torch.distributed.checkpoint, torch.distributed.fsdp, torch.distributed.optim, torch.distributed.run' >>"$log" 2>&1 \
     || { tail -n 20 "$log" >&2; fail "torch $torch_version cannot be imported"; }
   printf '%s\n' "$torch_version" >.venv/lockstep_torch
 }
