@@ -1,0 +1,33 @@
+"""`lockstep bench` between two hosts: network namespaces, with a wire as fast as it is told to be.
+
+    collective_bench_hosts_test.py COMMAND [unittest arguments]
+"""
+
+import sys
+import unittest
+
+import bench_runs
+
+COMMAND = sys.argv[1]
+BYTES = 256 << 10
+
+
+class BenchBetweenHosts(bench_runs.BenchTest):
+    command = COMMAND
+
+    def test_of_the_wire_at_a_rate(self):
+        for op, least_us in (("broadcast", 8 * BYTES / 100), ("reduce_scatter", 4 * BYTES / 100)):  # 100 bits a us
+            out, report = self.bench(op, "--nproc", "1", "--hosts", "2", "--rate", "100mbit", "--bytes", str(BYTES),
+                                     "--memory", "foreign", "--rounds", "1")
+            row, = report["rows"]
+            self.assertEqual((row["op"], row["nproc"], row["hosts"], row["bytes"], row["verified"]),
+                             (op, 1, 2, BYTES, True))
+            self.assertGreater(row["median_us"], least_us / 2, out)  # what fits into a bucket is faster
+
+    def test_of_several_ranks_on_each(self):
+        _, report = self.bench("all_to_all", "--nproc", "2", "--hosts", "2", "--bytes", "4KiB,100KiB", "--rounds", "1")
+        self.assertEqual([(row["nproc"], row["hosts"], row["verified"]) for row in report["rows"]], [(2, 2, True)] * 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
