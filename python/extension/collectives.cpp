@@ -238,12 +238,11 @@ WorkPtr ProcessGroupLockstep::reduce_scatter_tensor_coalesced(Tensors& outputs, 
   check_pairs("reduce_scatter_single_coalesced", outputs, inputs);
   std::vector<WorkPtr> works;
   for (const auto& places : by_type(inputs)) {
-    works.push_back(
-        issue(named(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter", inputs, outputs, opts), [&] {
-          tensor::Coalescing together(reducing(group(), opts));
-          for (const std::size_t i : places) together.reduce_scatter_single(outputs[i], inputs[i]);
-          return together.launch();
-        }));
+    works.push_back(issue(named(OpType::COALESCED, "reduce_scatter", inputs, outputs, opts), [&] {
+      tensor::Coalescing together(reducing(group(), opts));
+      for (const std::size_t i : places) together.reduce_scatter_single(outputs[i], inputs[i]);
+      return together.launch();
+    }));
   }
   return CoalescedWork::of_those_left(getRank(), std::move(works));
 }

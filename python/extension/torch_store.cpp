@@ -5,16 +5,24 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/net.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::python {
 namespace {
 
 using std::chrono::milliseconds;
+
+// A wait that is shorter asks again and again.
+constexpr Duration kShort = std::chrono::seconds(1);
+constexpr Duration kStep = milliseconds(5);
 
 std::vector<std::uint8_t> bytes_of(ByteView value) {
   const auto* const data = reinterpret_cast<const std::uint8_t*>(value.data());
@@ -35,6 +43,20 @@ milliseconds until(const Deadline& deadline) {
 std::string keys_text(store::Keys keys) {
   std::vector<std::string> some(keys.begin(), keys.begin() + std::min<std::ptrdiff_t>(4, std::ssize(keys)));
   return cat(base::join(some), keys.size() > some.size() ? ", ..." : "");
+}
+
+// Whether it is a TCPStore whose server has ended, as it does with its rank. torch prints a warning with a
+// stack where such a store is asked for something.
+bool is_gone(c10::intrusive_ptr<c10d::Store> store, const Deadline& deadline) {
+  while (auto* const prefix = dynamic_cast<c10d::PrefixStore*>(store.get()))
+    store = prefix->getUnderlyingStore();
+  const auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get());
+  if (tcp == nullptr) return false;
+  const auto addresses = base::resolve({.host = tcp->getHost(), .port = tcp->getPort()}, deadline);
+  if (!addresses.ok()) return false;
+  return std::none_of(addresses->begin(), addresses->end(), [&](const base::SocketAddress& address) {
+    return base::connect_to(address, deadline, base::OnRefused::kFail).ok();
+  });
 }
 
 }  // namespace
@@ -99,6 +121,7 @@ Result<bool> TorchStore::check(Keys keys, When) {
 Status TorchStore::wait(Keys keys, When deadline) {
   const Deadline end = deadline.value_or(clock().in(timeout()));
   const std::vector<std::string> names(keys.begin(), keys.end());
+  if (end.remaining() < kShort) return wait_a_moment(names, end);
   const Status waited = guarded(cat("wait for ", keys_text(keys)), [&] { inner_->wait(names, until(end)); });
   // FileStore says it by an error of no class.
   if (waited.failure() == Failure::kStoreLost && end.expired())
@@ -106,7 +129,25 @@ Status TorchStore::wait(Keys keys, When deadline) {
   return waited;
 }
 
-Result<bool> TorchStore::delete_key(std::string_view key, When) {
+// torch's TCPStore prints a warning for a wait that was in vain.
+Status TorchStore::wait_a_moment(const std::vector<std::string>& names, const Deadline& end) const {
+  while (true) {
+    const Result<bool> there =
+        guarded(cat("wait for ", keys_text(names)), [&] { return inner_->check(names); });
+    LOCKSTEP_TRY(there.status());
+    if (*there) return {};
+    if (end.expired())
+      return Status::timeout(cat("torch's store, wait for ", keys_text(names), ": they did not come"));
+    std::this_thread::sleep_for(std::min<Duration>(kStep, end.remaining()));
+  }
+}
+
+// The last thing that a rank does: others may have left before it.
+Result<bool> TorchStore::delete_key(std::string_view key, When deadline) {
+  if (is_gone(inner_, deadline.value_or(clock().in(timeout())))) {
+    return Status::disconnected(cat("torch's store, delete_key ", key, ": its server has ended"),
+                                {.failure = Failure::kStoreLost});
+  }
   return guarded(cat("delete_key ", key), [&] { return inner_->deleteKey(std::string(key)); });
 }
 

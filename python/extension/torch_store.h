@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "lockstep/store/store.h"
 
@@ -48,6 +49,7 @@ class TorchStore final : public store::Store {
  private:
   template <typename Body>
   auto guarded(std::string_view what, const Body& body) const;
+  Status wait_a_moment(const std::vector<std::string>& names, const Deadline& end) const;
 
   const c10::intrusive_ptr<c10d::Store> inner_;
   std::atomic<Duration> timeout_;

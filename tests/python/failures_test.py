@@ -1,7 +1,12 @@
 """What a Python program sees when something goes wrong, and what it may do while it waits."""
 
+import contextlib
 import datetime
+import io
 import os
+import pathlib
+import re
+import runpy
 import signal
 import threading
 import time
@@ -11,7 +16,9 @@ import torch
 import torch.distributed as dist
 
 import lockstep_torch
-from worlds import World
+from worlds import World, free_port
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 SOON = datetime.timedelta(milliseconds=300)
 
@@ -47,6 +54,12 @@ def wrong_calls(rank, size):
         error_of(lambda: dist.all_reduce(torch.ones(2).expand(3, 2))),
         error_of(lambda: lockstep_torch.empty_resident(-1)),
     ]
+    # A tensor on another device, as a CUDA tensor would be: torch itself gives none to the backend.
+    own = dist.group.WORLD._get_backend(torch.device("cpu"))
+    kind, text = error_of(lambda: own.allreduce([torch.empty(2, device="meta")]))
+    assert kind is ValueError and "meta" in text, (kind, text)
+    kind, text = error_of(lambda: own.allocate_tensor(8, dtype=torch.float32, device=torch.device("cuda")))
+    assert kind is ValueError and "cannot be resident; only CPU tensors can" in text, (kind, text)
     value = torch.ones(2)
     dist.all_reduce(value)
     assert value[0] == size  # the group lives on
@@ -175,7 +188,26 @@ def aborted(rank, size):
     return answer
 
 
+def same_bug(rank, size, bug, port):
+    """What examples/12_same_bug prints."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(str(EXAMPLES / "12_same_bug" / "same_bug.py"))["main"](bug, "lockstep")
+    return printed.getvalue()
+
+
 class FailuresTest(unittest.TestCase):
+    def test_the_example_says_what_the_docs_say(self):
+        page = (EXAMPLES.parent / "docs" / "python-errors.md").read_text(encoding="utf-8")
+        for bug, told, dies in (("dies", (0, 2), (1,)), ("differs", (0, 1, 2), ())):
+            printed = World(3, joins=False).run(same_bug, bug, free_port(), dies=dies)
+            for rank in told:
+                said = printed[rank].partition("DistBackendError: ")[2]
+                # Whoever sees it first is named, which is not always the same.
+                self.assertIn(re.sub(r"rank \d", "rank 2", said), re.sub(r"rank \d", "rank 2", page))
+                self.assertIn("rank 1", said)
+
     def test_a_rank_that_dies_is_named(self):
         answers = World(3).run(a_rank_dies, dies=(1,))
         for answer in (answers[0], answers[2]):

@@ -68,6 +68,12 @@ class PackageTest(unittest.TestCase):
                                      r"install it again\.\ngoes on\n$")
         self.assertIn("UserWarning: lockstep-torch could not make itself known to torch", ran.stderr)
 
+    def test_no_compiler_is_one_sentence(self):
+        ran = subprocess.run([self.python, ROOT / "python" / "build_backend.py", self.folder.name],
+                             env={"PATH": "/nowhere"}, capture_output=True, text=True, check=False)
+        self.assertEqual(ran.stderr, "lockstep-torch: it is built from source, and there is no cmake and no ninja and "
+                                     "no c++; tools/setup.sh installs what it needs.\n")
+
     def test_no_torch_is_one_sentence(self):
         (self.site / "torch_of_the_test.pth").rename(self.site / "hidden")
         try:
