@@ -217,7 +217,15 @@ void lift_limits() {
 
 Step step_to_disagree_on(const Plan& plan, Step step) {
   constexpr Way kWithRoot[] = {Way::kBroadcast, Way::kScatter, Way::kGather, Way::kReduce};
-  step.way = plan.fault == "other_root" ? kWithRoot[plan.seed % std::size(kWithRoot)] : Way::kAllReduce;
+  constexpr Way kReducing[] = {Way::kAllReduce, Way::kReduceScatter};
+  constexpr Way kForAll[] = {Way::kAllReduce, Way::kReduceScatter, Way::kAllGather, Way::kAllToAll};
+  if (plan.fault == "other_root") {
+    step.way = kWithRoot[plan.seed % std::size(kWithRoot)];
+  } else if (plan.fault == "other_reduce_op") {
+    step.way = kReducing[plan.seed % std::size(kReducing)];
+  } else {
+    step.way = kForAll[plan.seed % std::size(kForAll)];
+  }
   step.count = std::max<std::size_t>(step.count, 8);
   step.dtype = DType::kInt32;
   step.reduce_op = ReduceOp::kSum;

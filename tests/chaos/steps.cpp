@@ -63,15 +63,20 @@ class Typed {
   }
 
  private:
-  std::vector<T> numbers(int rank, std::size_t from = 0) const {
-    std::vector<T> out(step_.count);
+  // How much rank `from` has for rank `to`, where both matter.
+  std::size_t count_of(int from, int to) const {
+    return step_.uneven ? step_.count * static_cast<std::size_t>(1 + (from + 2 * to) % 3) / 3 : step_.count;
+  }
+  std::vector<T> numbers(int rank) const { return numbers(rank, 0, step_.count); }
+  std::vector<T> numbers(int rank, std::size_t from, std::size_t count) const {
+    std::vector<T> out(count);
     for (std::size_t i = 0; i < out.size(); ++i)
       out[i] = static_cast<T>(number_at(rank, from + i, step_.salt));
     return out;
   }
   // Part `part` of n, where ranks send different numbers to each other.
-  std::vector<T> part(int rank, int part) const {
-    return numbers(rank, static_cast<std::size_t>(part) * step_.count);
+  std::vector<T> part(int rank, int part, std::size_t count) const {
+    return numbers(rank, static_cast<std::size_t>(part) * step_.count, count);
   }
   T reduced(std::size_t at) const {
     T result = static_cast<T>(number_at(0, at, step_.salt));
@@ -151,9 +156,9 @@ class Typed {
   Status gather() {
     const bool everyone = step_.way == Way::kAllGather;
     const bool takes = everyone || own_ == step_.root.value;
-    const std::vector<T> own = numbers(own_);
-    std::vector<std::vector<T>> results(static_cast<std::size_t>(takes ? n_ : 0),
-                                        std::vector<T>(step_.count));
+    const std::vector<T> own = numbers(own_, 0, count_of(own_, 0));
+    std::vector<std::vector<T>> results;
+    for (int i = 0; takes && i < n_; ++i) results.emplace_back(count_of(i, 0));
     std::vector<ByteSpan> out;
     for (auto& result : results) out.push_back(bytes_of(result));
     const ByteView in = bytes_of(own);
@@ -162,31 +167,31 @@ class Typed {
     gather.outputs = out;
     LOCKSTEP_TRY(group_.run(gather));
     for (std::size_t i = 0; i < results.size(); ++i)
-      LOCKSTEP_TRY(compare(results[i], numbers(static_cast<int>(i))));
+      LOCKSTEP_TRY(compare(results[i], numbers(static_cast<int>(i), 0, results[i].size())));
     return {};
   }
 
   Status scatter() {
     std::vector<std::vector<T>> parts;
     if (own_ == step_.root.value)
-      for (int i = 0; i < n_; ++i) parts.push_back(part(own_, i));
+      for (int i = 0; i < n_; ++i) parts.push_back(part(own_, i, count_of(0, i)));
     std::vector<ByteView> in;
     for (const auto& piece : parts) in.push_back(bytes_of(piece));
-    std::vector<T> result(step_.count);
+    std::vector<T> result(count_of(0, own_));
     const ByteSpan out = bytes_of(result);
     Call scatter = call(OpKind::kScatter);
     scatter.inputs = in;
     scatter.outputs = {&out, 1};
     LOCKSTEP_TRY(group_.run(scatter));
-    return compare(result, part(step_.root.value, own_));
+    return compare(result, part(step_.root.value, own_, result.size()));
   }
 
   Status reduce_scatter() {
     std::vector<std::vector<T>> parts;
-    for (int i = 0; i < n_; ++i) parts.push_back(part(own_, i));
+    for (int i = 0; i < n_; ++i) parts.push_back(part(own_, i, count_of(0, i)));
     std::vector<ByteView> in;
     for (const auto& piece : parts) in.push_back(bytes_of(piece));
-    std::vector<T> result(step_.count);
+    std::vector<T> result(count_of(0, own_));
     const ByteSpan out = bytes_of(result);
     Call reduce = call(OpKind::kReduceScatter);
     reduce.inputs = in;
@@ -197,8 +202,11 @@ class Typed {
 
   Status all_to_all() {
     std::vector<std::vector<T>> parts;
-    std::vector<std::vector<T>> results(static_cast<std::size_t>(n_), std::vector<T>(step_.count));
-    for (int i = 0; i < n_; ++i) parts.push_back(part(own_, i));
+    std::vector<std::vector<T>> results;
+    for (int i = 0; i < n_; ++i) {
+      parts.push_back(part(own_, i, count_of(own_, i)));
+      results.emplace_back(count_of(i, own_));
+    }
     std::vector<ByteView> in;
     for (const auto& piece : parts) in.push_back(bytes_of(piece));
     std::vector<ByteSpan> out;
@@ -207,7 +215,10 @@ class Typed {
     exchange.inputs = in;
     exchange.outputs = out;
     LOCKSTEP_TRY(group_.run(exchange));
-    for (int i = 0; i < n_; ++i) LOCKSTEP_TRY(compare(results[static_cast<std::size_t>(i)], part(i, own_)));
+    for (int i = 0; i < n_; ++i) {
+      const std::vector<T>& result = results[static_cast<std::size_t>(i)];
+      LOCKSTEP_TRY(compare(result, part(i, own_, result.size())));
+    }
     return {};
   }
 
@@ -242,6 +253,7 @@ Step step_of(std::uint64_t seed, int number, WorldSize size) {
   step.dtype = (bits >> 16) % 2 == 0 ? DType::kInt32 : DType::kFloat32;
   step.reduce_op = (bits >> 20) % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMax;
   step.root = Rank(static_cast<int>((bits >> 24) % static_cast<std::uint64_t>(size.value)));
+  step.uneven = (bits >> 28) % 4 == 0;
   step.salt = static_cast<std::uint32_t>(bits >> 32);
   return step;
 }

@@ -30,7 +30,8 @@ constexpr int kWays = 12;
 
 struct Step {
   Way way = Way::kBarrier;
-  std::size_t count = 1;  // elements
+  std::size_t count = 1;  // elements; of the largest part, if they are uneven
+  bool uneven = false;    // of an operation that has such a form
   DType dtype = DType::kInt32;
   ReduceOp reduce_op = ReduceOp::kSum;
   Rank root = {};

@@ -302,6 +302,29 @@ TEST(Selection, OnOneHostFollowsTheTable) {
   EXPECT_EQ(select_local_all_reduce(64 << 20, 2, 8 << 10), LocalWay::kOneShot);
   EXPECT_EQ(select_local_all_reduce(4 << 10, 8, 32 << 10), LocalWay::kOneShot);
   EXPECT_EQ(select_local_all_reduce(1 << 20, 8, 32 << 10), LocalWay::kTwoShot);
+  // At the border: what one more round could read, shared by all but two.
+  EXPECT_EQ(select_local_all_reduce(8192, 3, 8192), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(8193, 3, 8192), LocalWay::kTwoShot);
+  EXPECT_EQ(select_local_all_reduce(1365, 8, 8192), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(1366, 8, 8192), LocalWay::kTwoShot);
+  EXPECT_EQ(select_local_all_reduce(0, 3, 0), LocalWay::kOneShot);
+  EXPECT_EQ(select_local_all_reduce(1, 3, 0), LocalWay::kTwoShot);
+  EXPECT_EQ(select_local_all_reduce(1, 1, 0), LocalWay::kOneShot);
+}
+
+TEST(Selection, InPlaceWhereReadingCostsMoreThanARound) {
+  struct Row {
+    int ranks;
+    std::size_t round_bytes;
+    std::size_t most;  // bytes that are staged
+  };
+  for (const Row& row : {Row{1, 8192, 8192}, Row{2, 8192, 8192}, Row{3, 8192, 4096}, Row{4, 8192, 2730},
+                         Row{9, 8192, 1024}, Row{2, 0, 0}}) {
+    EXPECT_FALSE(folds_in_place(0, row.ranks, row.round_bytes)) << row.ranks;
+    EXPECT_FALSE(folds_in_place(row.most, row.ranks, row.round_bytes)) << row.ranks;
+    EXPECT_TRUE(folds_in_place(row.most + 1, row.ranks, row.round_bytes)) << row.ranks;
+    EXPECT_TRUE(folds_in_place(std::size_t{64} << 20, row.ranks, row.round_bytes)) << row.ranks;
+  }
 }
 
 TEST(Selection, BetweenHostsFollowsTheTable) {
@@ -315,6 +338,15 @@ TEST(Selection, BetweenHostsFollowsTheTable) {
   EXPECT_EQ(way({0, 0, 1, 1}, 1 << 20), SpanningWay::kChain);
   EXPECT_EQ(way({0, 1, 2}, 1 << 20), SpanningWay::kChain);
   EXPECT_EQ(way({0, 1, 0, 1}, 1 << 20), SpanningWay::kExchange);
+  // At the border: 64 KiB of contributions.
+  EXPECT_EQ(way({0, 0, 1, 1}, 16 << 10), SpanningWay::kRaw);
+  EXPECT_EQ(way({0, 0, 1, 1}, (16 << 10) + 1), SpanningWay::kChain);
+  EXPECT_EQ(way({0, 1, 0, 1}, 16 << 10), SpanningWay::kRaw);
+  EXPECT_EQ(way({0, 1, 0, 1}, (16 << 10) + 1), SpanningWay::kExchange);
+  EXPECT_EQ(way({0, 1, 2}, 21'845), SpanningWay::kRaw);
+  EXPECT_EQ(way({0, 1, 2}, 21'846), SpanningWay::kChain);
+  EXPECT_EQ(way({0, 1, 2}, 0), SpanningWay::kRaw);
+  EXPECT_EQ(way({0, 1}, 0), SpanningWay::kSwap);
 }
 
 }  // namespace
