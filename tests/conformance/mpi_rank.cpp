@@ -50,6 +50,18 @@ std::string join_twice() {
   return cat(join_and_sum(), ", ", join_and_sum({.compare_calls = CompareCalls::kNever}));
 }
 
+// The world goes before its group, in which a message is expected.
+std::string world_first() {
+  auto world = join_mpi();
+  if (!world.ok()) return world.status().text();
+  auto group = (*world)->new_group({Rank{0}, Rank{1}});
+  if (!group.ok()) return group.status().text();
+  std::byte in{};
+  const WorkPtr received = (*group)->recv({}, 1, {&in, 1});
+  world->reset();
+  return cat(received->wait().text(), " | ", backend::barrier(**group).text());
+}
+
 std::string large_tag() {
   const auto world = join_mpi();
   if (!world.ok()) return world.status().text();
@@ -101,6 +113,7 @@ std::string run(const std::string& what) {
       {"single", [] { return program_initialises(MPI_THREAD_SINGLE); }},
       {"after_the_end", after_the_end},
       {"twice", join_twice},
+      {"world_first", world_first},
       {"disagrees", [] { return join_and_sum({.world_size = WorldSize{7}}); }},
       {"large_tag", large_tag},
       {"group_alone", group_alone},

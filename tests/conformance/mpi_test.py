@@ -37,6 +37,10 @@ class MpiTest(unittest.TestCase):
     def test_a_world_can_be_joined_again(self):
         self.assertEqual(self.run_ranks("twice"), ["sum 3, sum 3"] * 2)
 
+    def test_a_world_that_goes_before_its_group_ends_it(self):
+        for line in self.run_ranks("world_first"):
+            self.assertRegex(line, r"^aborted.*destroyed its world, and with it the group .* \| aborted.*its world")
+
     def test_a_size_that_mpi_does_not_know_is_refused(self):
         for line in self.run_ranks("disagrees"):
             self.assertRegex(line, r"MPI says that this is rank \d of 2, .* of 7\. .*mpirun")

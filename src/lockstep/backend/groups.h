@@ -1,7 +1,7 @@
 // Groups: this process's place among all ranks of a job, and the groups that it makes with them.
 //
 // Thread safety: any thread; the ranks of a new group must make their groups in the same order.
-// Lifetime: outlives its groups (this is checked).
+// Lifetime: destruction ends its groups (kClosed), in use or not; those of a backend of one's own live on.
 // In a forked child every operation is kForked, and destruction touches nothing of the parent's.
 // Implemented by World (world.h), which can do more, over MPI (mpi/mpi_world.h), and for backends of one's
 // own (rendezvous_groups.h).

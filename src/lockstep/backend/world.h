@@ -9,8 +9,8 @@
 // After a failure shrink() gives those that are left a group of their own, with no new rendezvous.
 //
 // Thread safety: any thread; the ranks of a new group must make their groups in the same order.
-// Lifetime: outlives its groups (this is checked). Destruction leaves; the order between ranks does not
-// matter.
+// Lifetime: as Groups; what group() refers to goes with it. Destruction leaves, and the order between ranks
+// does not matter. It waits for threads of this world, so it does not happen in a completion callback.
 // In a forked child every operation is kForked, and destruction touches nothing of the parent's.
 #pragma once
 

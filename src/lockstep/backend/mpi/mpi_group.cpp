@@ -47,14 +47,8 @@ MpiGroup::~MpiGroup() {
     news_->forget();
     return;
   }
-  const Rank own = who_.own();
-  const Status destroyed =
-      Status::aborted(cat("rank ", own, " destroyed the group ", base::quoted(who_.name())),
-                      {.failure = Failure::kClosed, .peer = own, .group = who_.name()});
-  queue_.fail(destroyed);
-  (void)news_->fail_here(destroyed);  // whatever runs ends
-  queue_.run_alone([] {});
-  mail_->close(destroyed);
+  leave("destroyed");
+  mail_->close(queue_.failure());
   news_->stop_listening();
   // A communicator with something under way would wait for it.
   if (!has_abandoned_ && !mail_->has_abandoned()) {
@@ -63,7 +57,17 @@ MpiGroup::~MpiGroup() {
     MPI_Comm_free(&own_comm);
     MPI_Comm_free(&comm);
   }
-  if (parts_.on_leave) parts_.on_leave();
+  if (parts_.on_leave) parts_.on_leave(this);
+}
+
+void MpiGroup::leave(std::string_view did) {
+  const Rank own = who_.own();
+  const Status left = Status::aborted(cat("rank ", own, ' ', did, " the group ", base::quoted(who_.name())),
+                                      {.failure = Failure::kClosed, .peer = own, .group = who_.name()});
+  queue_.fail(left);
+  (void)news_->fail_here(left);  // whatever runs ends
+  queue_.run_alone([] {});
+  mail_->fail(left);
 }
 
 Status MpiGroup::run(const Call& call, const OpOptions& options) {

@@ -21,6 +21,8 @@
 
 namespace lockstep::backend::mpi {
 
+class MpiGroup;
+
 // What a group is made of.
 struct MpiGroupParts {
   GroupPlan plan;
@@ -31,7 +33,7 @@ struct MpiGroupParts {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm own_comm = MPI_COMM_NULL;
   int largest_tag = 0;
-  std::function<void()> on_leave;
+  std::function<void(MpiGroup*)> on_leave;  // by its destructor
 };
 
 class MpiGroup final : public Backend, public RoundStarter {
@@ -58,6 +60,10 @@ class MpiGroup final : public Backend, public RoundStarter {
 
   Status failure() const override;
   void abort(const Status& why) override;
+  std::uint64_t id() const { return parts_.id; }
+  // What is pending, and what comes later, is told what this rank `did` to the group. Idempotent; destruction
+  // does it.
+  void leave(std::string_view did);
 
  private:
   MpiGroup(MpiGroupParts parts, const Clock& clock);

@@ -3,14 +3,13 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
+#include "lockstep/backend/living_groups.h"
 #include "lockstep/backend/members.h"
 #include "lockstep/backend/mpi/library.h"
 #include "lockstep/backend/mpi/mpi_group.h"
 #include "lockstep/backend/mpi/transfer.h"
-#include "lockstep/base/check.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/log.h"
@@ -59,14 +58,19 @@ class MpiWorld final : public Groups {
   int largest_tag_ = 0;
   MPI_Comm meeting_ = MPI_COMM_NULL;  // all ranks; where groups are made
   GroupNames names_;
-  std::atomic<int> groups_ = 0;  // that live
+  // Shared with them: the world may be destroyed first.
+  const std::shared_ptr<LivingGroups<mpi::MpiGroup>> groups_ =
+      std::make_shared<LivingGroups<mpi::MpiGroup>>();
   std::unique_ptr<Backend> all_;
 };
 
 MpiWorld::~MpiWorld() {
   all_.reset();
   if (base::fork_generation() != fork_generation_) return;
-  LOCKSTEP_CHECK(groups_ == 0, "an MPI world was destroyed before its groups");
+  (void)groups_->for_each([](mpi::MpiGroup& group) {
+    group.leave("destroyed its world, and with it");
+    return Status();
+  });
   if (meeting_ != MPI_COMM_NULL) MPI_Comm_free(&meeting_);
 }
 
@@ -186,10 +190,10 @@ Result<std::unique_ptr<Backend>> MpiWorld::wrap(MPI_Comm comm, const std::vector
                            .compare_calls = options_.compare_calls,
                            .comm = comm,
                            .largest_tag = largest_tag_,
-                           .on_leave = [this] { --groups_; }};
+                           .on_leave = [groups = groups_](mpi::MpiGroup* group) { groups->remove(group); }};
   LOCKSTEP_TRY(status_of(MPI_Comm_dup(comm, &parts.own_comm), "MPI_Comm_dup"));
-  ++groups_;
   LOCKSTEP_ASSIGN(std::unique_ptr<mpi::MpiGroup> group, mpi::MpiGroup::make(std::move(parts), clock_));
+  groups_->add(group.get());
   return std::unique_ptr<Backend>(std::move(group));
 }
 

@@ -30,7 +30,7 @@ Status Mail::open(const std::vector<Rank>& members, const std::string& name, con
 
 void Mail::close() {
   std::unique_ptr<transport::messages::Attendant> attendant;
-  std::unique_ptr<Messenger> messenger;
+  MessengerPtr messenger;
   std::unique_ptr<transport::Listener> listener;
   {
     const MutexLock lock(mutex_);
@@ -40,7 +40,15 @@ void Mail::close() {
   }
   // What they end is called without the lock.
   attendant.reset();
-  messenger.reset();
+  if (messenger) messenger->close();
+}
+
+void Mail::end(const Status& why) {
+  {
+    const MutexLock lock(mutex_);
+    ended_ = why;
+  }
+  close();
 }
 
 bool Mail::is_neighbour(Rank rank) const {
@@ -95,7 +103,7 @@ Status Mail::meet(const std::vector<Rank>& members, const std::string& name, con
 }
 
 Status Mail::make_messenger() {
-  messenger_ = std::make_unique<Messenger>(
+  messenger_ = std::make_shared<Messenger>(
       *transport_, std::move(listener_),
       transport::messages::MessengerOptions{.rank = rendezvous_.rank,
                                             .endpoints = endpoints_,
@@ -110,16 +118,17 @@ Status Mail::make_messenger() {
   return {};
 }
 
-Result<Messenger*> Mail::messenger() {
+Result<Mail::MessengerPtr> Mail::messenger() {
   const MutexLock lock(mutex_);
-  if (messenger_) return messenger_.get();
+  LOCKSTEP_TRY(ended_);
+  if (messenger_) return messenger_;
   if (rendezvous_.world_size.value > 1)
     return Status::aborted(
         cat("rank ", rendezvous_.rank, ": no message can be sent while the world is shrunk"),
         {.failure = Failure::kClosed, .rank = rendezvous_.rank});
   LOCKSTEP_TRY(make_transport());
   LOCKSTEP_TRY(make_messenger());
-  return messenger_.get();
+  return messenger_;
 }
 
 void Mail::fail_group(std::uint64_t group, const Status& why) {

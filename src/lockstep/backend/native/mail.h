@@ -2,7 +2,7 @@
 // host with their Attendant, and the transport to other hosts. Where all ranks share a host nobody listens.
 //
 // In a world of one it is made with the first message: until then there is no thread and no socket.
-// Thread safety: any thread, once open() has returned; but nobody uses it while it is closed.
+// Thread safety: any thread, once open() has returned.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,12 @@ class Mail {
               const store::Look& look);
   // Fails what is pending; afterwards nothing of ours touches shared memory.
   void close();
+  // As close(), for good: who asks for the messenger later gets `why`.
+  void end(const Status& why);
 
-  Result<transport::messages::Messenger*> messenger();
+  // Shared: one who uses it just now may find it closed, but not gone.
+  using MessengerPtr = std::shared_ptr<transport::messages::Messenger>;
+  Result<MessengerPtr> messenger();
   // As the Messenger's. Where no message was sent there is nothing to end.
   void fail_group(std::uint64_t group, const Status& why);
   void leave_group(std::uint64_t group);
@@ -77,7 +81,8 @@ class Mail {
   std::unique_ptr<transport::Listener> listener_ LOCKSTEP_GUARDED_BY(mutex_);  // until the messenger has it
   std::vector<base::Endpoint> endpoints_ LOCKSTEP_GUARDED_BY(mutex_);  // by rank; empty for neighbours
   std::shared_ptr<transport::shm::Pipes> pipes_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::unique_ptr<transport::messages::Messenger> messenger_ LOCKSTEP_GUARDED_BY(mutex_);
+  MessengerPtr messenger_ LOCKSTEP_GUARDED_BY(mutex_);
+  Status ended_ LOCKSTEP_GUARDED_BY(mutex_);
   // The last one: it goes first.
   std::unique_ptr<transport::messages::Attendant> attendant_ LOCKSTEP_GUARDED_BY(mutex_);
 };

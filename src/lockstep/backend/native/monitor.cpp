@@ -39,6 +39,10 @@ Monitor::~Monitor() {
     if (thread_.joinable()) thread_.detach();
     return;
   }
+  leave();
+}
+
+void Monitor::leave() {
   stop_ = true;
   if (!thread_.joinable()) return;
   watcher_->wake();

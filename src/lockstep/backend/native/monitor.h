@@ -51,7 +51,6 @@ class Monitor {
   static Result<std::unique_ptr<Monitor>> start(MonitorOptions options, transport::shm::Domain& domain,
                                                 transport::link::Door* door, store::Store& store,
                                                 const Deadline& deadline);
-  // Says goodbye: who leaves is not taken for dead.
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
@@ -91,6 +90,10 @@ class Monitor {
 
   // Afterwards the group's `hear` is not running and will not run.
   void forget(std::uint64_t group);
+
+  // Says goodbye, so that this rank is not taken for dead; after that nobody is watched, and nobody hears
+  // anything. Idempotent; destruction does it.
+  void leave();
 
  private:
   class Watcher;

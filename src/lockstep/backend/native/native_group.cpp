@@ -99,21 +99,24 @@ NativeGroup::~NativeGroup() {
     static_cast<void>(parts_.communicator.release());
     return;
   }
-  const Rank own = who_.own();
-  const Status destroyed =
-      Status::aborted(cat("rank ", own, " destroyed the group ", base::quoted(who_.name())),
-                      {.failure = Failure::kClosed, .peer = own, .group = who_.name()});
-  queue_.fail(destroyed);
-  parts_.mail.fail_group(parts_.id, destroyed);
-  if (parts_.communicator) {
-    if (queue_.busy()) parts_.communicator->fail_from_outside(destroyed);
-    queue_.run_alone([this] { parts_.communicator->leave(queue_.last_sequence()); });
-  }
+  leave("destroyed");
   if (parts_.on_leave) parts_.on_leave(this);
   parts_.mail.leave_group(parts_.id);  // nothing outside can say anything of the group now
 }
 
-Result<transport::messages::Messenger*> NativeGroup::messenger_for(std::string_view op, Rank peer) {
+void NativeGroup::leave(std::string_view did) {
+  const Rank own = who_.own();
+  const Status left = Status::aborted(cat("rank ", own, ' ', did, " the group ", base::quoted(who_.name())),
+                                      {.failure = Failure::kClosed, .peer = own, .group = who_.name()});
+  queue_.fail(left);
+  left_ = true;
+  parts_.mail.fail_group(parts_.id, left);
+  if (!parts_.communicator) return;
+  if (queue_.busy()) parts_.communicator->fail_from_outside(left);
+  queue_.run_alone([this] { parts_.communicator->leave(queue_.last_sequence()); });
+}
+
+Result<Mail::MessengerPtr> NativeGroup::messenger_for(std::string_view op, Rank peer) {
   LOCKSTEP_TRY(who_.refuse_in_forked_child(op));
   if (size().contains(peer)) {
     LOCKSTEP_TRY(queue_.failure());  // a messenger that is made now has not heard of it
@@ -123,8 +126,9 @@ Result<transport::messages::Messenger*> NativeGroup::messenger_for(std::string_v
                          {.rank = who_.rank(), .op = std::string(op), .group = who_.name()});
 }
 
-std::shared_ptr<MessageWork> NativeGroup::new_message(
-    const char* op, const Result<transport::messages::Messenger*>& messenger, const OpOptions& options) {
+std::shared_ptr<MessageWork> NativeGroup::new_message(const char* op,
+                                                      const Result<Mail::MessengerPtr>& messenger,
+                                                      const OpOptions& options) {
   return std::make_shared<MessageWork>(MessageName{op, who_.own(), ++messages_}, options.keep, clock_,
                                        messenger.ok() ? (*messenger)->progress() : nullptr);
 }
@@ -295,7 +299,7 @@ Status NativeGroup::monitored_barrier(const OpOptions& options) {
 }
 
 Status NativeGroup::failure() const {
-  return parts_.communicator ? told(parts_.communicator->failure()) : queue_.failure();
+  return parts_.communicator && !left_ ? told(parts_.communicator->failure()) : queue_.failure();
 }
 
 Counters NativeGroup::counters() const {
@@ -322,7 +326,7 @@ void NativeGroup::abort(const Status& given) {
 }
 
 void NativeGroup::stop(const Status& why) {
-  if (who_.in_forked_child()) return;
+  if (who_.in_forked_child() || left_) return;
   queue_.fail(why);
   parts_.mail.fail_group(parts_.id, why);
   if (!parts_.communicator) return;

@@ -29,12 +29,13 @@ class NativeGroup;
 
 // What a group is made of.
 struct NativeGroupParts {
-  GroupPlan plan;        // with a store, for monitored_barrier
-  std::uint64_t id = 0;  // tells groups and epochs apart
+  std::shared_ptr<const void> facilities;  // the world's: what the rest refers to
+  GroupPlan plan;                          // with a store, for monitored_barrier
+  std::uint64_t id = 0;                    // tells groups and epochs apart
   // Nothing for a group of one.
   std::unique_ptr<transport::Communicator> communicator;
-  Mail& mail;                      // the world's
-  const collective::Means& means;  // the world's
+  Mail& mail;
+  const collective::Means& means;
   // All members that are lost by now, ranks of the world; empty for a group of one.
   std::function<std::vector<Rank>()> lost;
   std::function<bool(Rank)> has_left;          // whether that rank of the world is known to have left it
@@ -74,6 +75,9 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   }
   // As abort(); afterwards no operation of the group touches memory. kTimeout if messages do not end.
   Status end(const Status& why, const Deadline& deadline);
+  // What its destructor does, which does the rest of it: this rank takes part in nothing any more, and what
+  // is pending or comes later is told what it `did` to the group. Idempotent.
+  void leave(std::string_view did);
 
  private:
   // What the callbacks of messages need, which may run after the group is gone, and how many have not ended.
@@ -81,9 +85,8 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   // The failure as it is told to this rank: one that the others have lost hears that they did.
   Status told(const Status& failure) const;
   // The messenger, if such a message can be sent or received.
-  Result<transport::messages::Messenger*> messenger_for(std::string_view op, Rank peer);
-  std::shared_ptr<MessageWork> new_message(const char* op,
-                                           const Result<transport::messages::Messenger*>& messenger,
+  Result<Mail::MessengerPtr> messenger_for(std::string_view op, Rank peer);
+  std::shared_ptr<MessageWork> new_message(const char* op, const Result<Mail::MessengerPtr>& messenger,
                                            const OpOptions& options);
   void stop(const Status& why);
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
@@ -103,6 +106,7 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   StragglerWatch lone_stragglers_;  // alone on the other one
   mutable Mutex waits_mutex_;
   std::map<Rank, Counters::Wait> waits_ LOCKSTEP_GUARDED_BY(waits_mutex_);
+  std::atomic<bool> left_ = false;  // then what becomes of the group on other ranks is not ours any more
   std::atomic<std::uint64_t> messages_ = 0;
   const std::shared_ptr<Pending> pending_;
 };

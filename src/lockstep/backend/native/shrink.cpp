@@ -1,7 +1,6 @@
 // NativeWorld::shrink(): agree on who is left, move house, and make their group. docs/failures.md has the
 // protocol.
 #include <algorithm>
-#include <set>
 
 #include "lockstep/backend/native/agreement.h"
 #include "lockstep/backend/native/native_world.h"
@@ -35,12 +34,17 @@ bool passes(const Status& status) {
 class NativeWorld::Shrink {
  public:
   Shrink(NativeWorld& world, const ShrinkOptions& options, std::vector<Rank> members, int number)
-      : world_(world), options_(options), before_(members), members_(std::move(members)), number_(number) {}
+      : world_(world),
+        facilities_(*world.facilities_),
+        options_(options),
+        before_(members),
+        members_(std::move(members)),
+        number_(number) {}
 
   Result<std::unique_ptr<Backend>> run() {
     LOCKSTEP_TRY(end_groups());
-    world_.mail_->close();
-    const Monitor::Pause pause(*world_.monitor_);
+    facilities_.mail().close();
+    const Monitor::Pause pause(*facilities_.monitor());
     Status last;
     // Every round but a few loses someone.
     const int rounds = static_cast<int>(before_.size()) + 3;
@@ -61,7 +65,7 @@ class NativeWorld::Shrink {
         finish();
         return group;
       }
-      world_.mail_->close();  // before anyone begins the next round
+      facilities_.mail().close();  // before anyone begins the next round
       last = group.ok() ? Status::timeout("other ranks were lost again and again") : group.status();
     }
     return last.with_prefix(cat("rank ", world_.rank(), ": the world could not be shrunk: "));
@@ -74,14 +78,14 @@ class NativeWorld::Shrink {
              .members = members_,
              .patience = options_.patience,
              .losses = [this] { return losses(); }},
-            *world_.rendezvous_.store,
-            world_.clock_};
+            *world_.rendezvous().store,
+            facilities_.clock()};
   }
   std::string prefix(int round) const { return cat("shrink/", number_, '/', round); }
 
   Losses losses() const {
     Losses losses;
-    for (const auto& [rank, status] : world_.monitor_->lost(members_)) {
+    for (const auto& [rank, status] : facilities_.monitor()->lost(members_)) {
       const bool dead = status.failure() == Failure::kPeerDied;
       losses[rank] = {.kind = dead ? Loss::Kind::kDead : Loss::Kind::kSuspected,
                       .why = std::string(status.message())};
@@ -94,34 +98,15 @@ class NativeWorld::Shrink {
   // After this, and once the mail is closed, nothing of ours touches the heaps; who has come to the agreement
   // has done both.
   Status end_groups() {
-    const Deadline deadline = world_.clock_.in(options_.patience);
+    const Deadline deadline = facilities_.clock().in(options_.patience);
     const Status why = Status::aborted(
         cat("rank ", world_.rank(), " shrinks the world: its groups end, and are made anew afterwards"),
         {.failure = Failure::kClosed, .rank = world_.rank(), .op = "shrink"});
-    std::set<std::uint64_t> ended;
-    while (NativeGroup* const group = next_to_end(ended)) {
-      // Without the lock: callbacks of its messages may make groups, and destroy others.
-      const Status status = group->end(why, deadline);
-      world_.monitor_->forget(group->id());
-      if (world_.door_) world_.door_->forget(group->id());
-      ended.insert(group->id());
-      const MutexLock lock(world_.mutex_);
-      world_.ending_.erase(group);
-      world_.ended_.notify_all();
-      LOCKSTEP_TRY(status);
-    }
-    return {};
-  }
-
-  // It stays until it is not among ending_ any more. Nothing if all have ended.
-  NativeGroup* next_to_end(const std::set<std::uint64_t>& ended) {
-    const MutexLock lock(world_.mutex_);
-    for (NativeGroup* const group : world_.groups_) {
-      if (ended.contains(group->id())) continue;
-      world_.ending_.insert(group);
-      return group;
-    }
-    return nullptr;
+    return facilities_.for_each_group([&](NativeGroup& group) {
+      Status status = group.end(why, deadline);
+      facilities_.forget(group.id());
+      return status;
+    });
   }
 
   // For those that are out and do not ask.
@@ -130,29 +115,29 @@ class NativeWorld::Shrink {
     for (const Rank out : difference(members_, left)) {
       const std::string text =
           cat("rank ", out, " was left out of the world when it was shrunk to rank ", base::ranks_text(left));
-      LOCKSTEP_TRY(world_.rendezvous_.store->set(cat("left_out/", out), bytes_of(text)));
+      LOCKSTEP_TRY(world_.rendezvous().store->set(cat("left_out/", out), bytes_of(text)));
     }
     return {};
   }
 
   Result<std::unique_ptr<Backend>> rebuild(const std::vector<Rank>& left, int round, Agreement& agreement) {
-    transport::shm::Domain& domain = *world_.domain_;
-    const Deadline deadline = world_.clock_.in(options_.patience);
+    transport::shm::Domain& domain = *facilities_.domain();
+    const Deadline deadline = facilities_.clock().in(options_.patience);
     std::vector<int> stay;
     for (int i = 0; i < domain.size(); ++i) {
       if (contains(left, domain.rank_of(i))) stay.push_back(i);
     }
-    const auto look = [this, &left] { return world_.first_lost(left); };
-    LOCKSTEP_TRY(domain.renew(stay, cat(prefix(round), "/heap"), *world_.rendezvous_.store, deadline, look));
+    const auto look = [this, &left] { return facilities_.first_lost(left); };
+    LOCKSTEP_TRY(domain.renew(stay, cat(prefix(round), "/heap"), *world_.rendezvous().store, deadline, look));
     // Those of another host may have failed for a reason that nobody has heard of here.
     const auto look_further = [&] {
       LOCKSTEP_TRY(look());
       return agreement.look();
     };
-    LOCKSTEP_TRY(world_.mail_->open(left, cat(prefix(round), "/mail"), deadline, look_further));
+    LOCKSTEP_TRY(facilities_.mail().open(left, cat(prefix(round), "/mail"), deadline, look_further));
     GroupOptions named = options_.group;
     if (!named.name) named.name = cat("world shrunk to rank ", base::ranks_text(left));
-    return world_.make_group(left, named, prefix(round), deadline);
+    return facilities_.make_group(left, named, prefix(round), deadline);
   }
 
   Status give_up(const Status& why) {
@@ -168,7 +153,7 @@ class NativeWorld::Shrink {
     const std::vector<Rank> out = difference(before_, members_);
     const std::string text = cat("the world was shrunk to rank ", base::ranks_text(members_));
     for (const Rank rank : out) {
-      world_.monitor_->leave_out(
+      facilities_.monitor()->leave_out(
           {rank}, Status::disconnected(cat("rank ", rank, " was left out when ", text),
                                        {.failure = Failure::kLeftOut, .rank = world_.rank(), .peer = rank}));
     }
@@ -180,6 +165,7 @@ class NativeWorld::Shrink {
   }
 
   NativeWorld& world_;
+  Facilities& facilities_;
   const ShrinkOptions& options_;
   const std::vector<Rank> before_;
   std::vector<Rank> members_;  // who is left, as far as it was agreed
@@ -193,7 +179,7 @@ Result<std::unique_ptr<Backend>> NativeWorld::shrink(const ShrinkOptions& option
         cat("rank ", rank(),
             " excludes itself from the world; a rank that wants to leave destroys its World"),
         {.rank = rank(), .op = "shrink"});
-  if (!monitor_) return new_group({rank()}, options.group);  // a world of one
+  if (facilities_->monitor() == nullptr) return new_group({rank()}, options.group);  // a world of one
   std::vector<Rank> members;
   int number = 0;
   {
@@ -202,7 +188,7 @@ Result<std::unique_ptr<Backend>> NativeWorld::shrink(const ShrinkOptions& option
     number = shrinks_;
   }
   auto group = Shrink(*this, options, std::move(members), number).run();
-  if (group.ok()) rendezvous_.error_note.withdraw();
+  if (group.ok()) rendezvous().error_note.withdraw();
   return group;
 }
 

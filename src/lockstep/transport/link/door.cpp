@@ -51,7 +51,9 @@ class Door::Impl {
         lobby_(options_.max_waiting),
         loop_(std::move(loop)) {}
 
-  ~Impl() {
+  ~Impl() { close(); }
+
+  void close() {
     loop_->run_and_drain([this] {
       listeners_.clear();
       greeter_.reset();
@@ -258,6 +260,8 @@ void Door::listen_for_news(std::uint64_t group, std::function<void(const Status&
 }
 
 void Door::forget(std::uint64_t group) { impl_->lobby().forget(group); }
+
+void Door::close() { impl_->close(); }
 
 namespace {
 

@@ -58,6 +58,8 @@ class Door {
   void tell_all(const Status& news);
   // Afterwards `hear` is not running and will not run, and what still comes for the group is dropped.
   void forget(std::uint64_t group);
+  // Nobody comes in any more. Idempotent; destruction does it.
+  void close();
 
  private:
   class Impl;

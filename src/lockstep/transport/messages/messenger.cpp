@@ -141,7 +141,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   };
 
   Remains close_on_strand() {
-    closed_ = true;
+    if (std::exchange(closed_, true)) return {};
     guest_.reset();
     timer_.disarm_on_strand();
     const Status closed = closed_status();
@@ -241,9 +241,9 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   }
 
   Status check(const Operation& operation) const {
+    if (const Status* ended = surroundings_->mailbox.ended(operation.group)) return *ended;
     if (closed_) return operation.blame(closed_status());
     if (failed_) return operation.blame(*failed_);
-    if (const Status* ended = surroundings_->mailbox.ended(operation.group)) return *ended;
     if (operation.peer && !is_member(*operation.peer)) {
       return operation.blame(Status::invalid(
           cat("there is no such rank in a world of ", surroundings_->options.endpoints.size(), '.')));
@@ -317,12 +317,17 @@ Messenger::Messenger(Transport& transport, std::unique_ptr<Listener> listener,
 }
 
 Messenger::~Messenger() {
-  Loop& loop = impl_->loop();
-  if (loop.in_forked_child()) {
+  if (impl_->loop().in_forked_child()) {
     // What it holds is the parent's.
     static_cast<void>(new (std::nothrow) std::shared_ptr<Impl>(std::move(impl_)));
     return;
   }
+  close();
+}
+
+void Messenger::close() {
+  Loop& loop = impl_->loop();
+  if (loop.in_forked_child()) return;
   Impl::Remains remains;
   impl_->strand()->run([&] { remains = impl_->close_on_strand(); });
   impl_->strand()->await_calls();

@@ -74,6 +74,9 @@ class Messenger {
   // The transport outlives it. Ranks are those of the job. There is no listener in a world of one.
   Messenger(Transport& transport, std::unique_ptr<Listener> listener, const MessengerOptions& options);
   ~Messenger();
+  // What destruction does: pending and later operations get kClosed, and no callback runs afterwards but
+  // those of the calls of other threads. Idempotent.
+  void close();
   Messenger(const Messenger&) = delete;
   Messenger& operator=(const Messenger&) = delete;
 

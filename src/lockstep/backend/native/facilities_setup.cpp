@@ -1,8 +1,8 @@
-// NativeWorld::set_up(): from a rendezvous to a world whose first group can work. Every step meets the other
-// ranks in the store, so all ranks take the same ones in the same order.
+// Facilities::set_up(): from a rendezvous to a world that can make its first group. Every step meets the
+// other ranks in the store, so all ranks take the same ones in the same order.
 #include <algorithm>
 
-#include "lockstep/backend/native/native_world.h"
+#include "lockstep/backend/native/facilities.h"
 #include "lockstep/backend/native/setup_watch.h"
 #include "lockstep/backend/native/tuner.h"
 #include "lockstep/base/log.h"
@@ -53,37 +53,25 @@ Result<std::vector<base::SocketAddress>> parse_addresses(std::string_view text) 
 
 }  // namespace
 
-Status NativeWorld::set_up() {
-  if (size().value > 1) {
-    host_of_ = label_hosts(rendezvous_.members);
-    const Deadline deadline = clock_.in(rendezvous_.store->timeout());
-    LOCKSTEP_TRY(share_memory(deadline));
-    LOCKSTEP_TRY(tune(deadline));
-    const bool one_host =
-        std::all_of(host_of_.begin(), host_of_.end(), [&](int host) { return host == host_of_[0]; });
-    if (!one_host) LOCKSTEP_TRY(open_door(deadline));
-    if (rank().value == 0 && !transport::Layout::of(std::span<const int>(host_of_)).contiguous())
-      kLog.warn(
-          "the ranks of a host do not follow each other: reductions between hosts then send every rank's "
-          "contribution instead of one value for each host. Number the ranks host by host.");
-    LOCKSTEP_TRY(start_monitor(deadline));
-    LOCKSTEP_TRY(open_mail(deadline));
-  } else {
-    LOCKSTEP_TRY(open_mail(clock_.in(0s)));
-  }
-  std::vector<Rank> everyone;
-  for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
-  {
-    const MutexLock lock(mutex_);
-    left_ = everyone;
-  }
-  LOCKSTEP_ASSIGN(all_, new_group(everyone, {.name = "world", .timeout = options_.timeout}));
-  if (rendezvous_.seat) rendezvous_.seat->settle();
-  return {};
+Status Facilities::set_up() {
+  if (size().value == 1) return open_mail(clock_.in(0s));
+  host_of_ = label_hosts(rendezvous_.members);
+  const Deadline deadline = clock_.in(rendezvous_.store->timeout());
+  LOCKSTEP_TRY(share_memory(deadline));
+  LOCKSTEP_TRY(tune(deadline));
+  const bool one_host =
+      std::all_of(host_of_.begin(), host_of_.end(), [&](int host) { return host == host_of_[0]; });
+  if (!one_host) LOCKSTEP_TRY(open_door(deadline));
+  if (rank().value == 0 && !transport::Layout::of(std::span<const int>(host_of_)).contiguous())
+    kLog.warn(
+        "the ranks of a host do not follow each other: reductions between hosts then send every rank's "
+        "contribution instead of one value for each host. Number the ranks host by host.");
+  LOCKSTEP_TRY(start_monitor(deadline));
+  return open_mail(deadline);
 }
 
 // Whether this rank can have shared memory is agreed with its neighbours before any of them relies on it.
-Status NativeWorld::share_memory(const Deadline& deadline) {
+Status Facilities::share_memory(const Deadline& deadline) {
   transport::shm::DomainOptions options{.members = {},
                                         .rank = rank(),
                                         .job_id = rendezvous_.job_id,
@@ -125,11 +113,11 @@ Status NativeWorld::share_memory(const Deadline& deadline) {
   return {};
 }
 
-store::Look NativeWorld::look_while_joining() const {
+store::Look Facilities::look_while_joining() const {
   return [this] { return SetupWatch(rendezvous_).look(); };
 }
 
-Status NativeWorld::open_door(const Deadline& deadline) {
+Status Facilities::open_door(const Deadline& deadline) {
   LOCKSTEP_ASSIGN(door_, Door::open({.identity = identity(),
                                      .addresses = rendezvous_.addresses,
                                      .open_to_all = open_to_all(rendezvous_),
@@ -149,7 +137,7 @@ Status NativeWorld::open_door(const Deadline& deadline) {
   return {};
 }
 
-Status NativeWorld::start_monitor(const Deadline& deadline) {
+Status Facilities::start_monitor(const Deadline& deadline) {
   LOCKSTEP_ASSIGN(monitor_, Monitor::start({.identity = identity(),
                                             .members = rendezvous_.members,
                                             .host_of = host_of_,
@@ -160,7 +148,7 @@ Status NativeWorld::start_monitor(const Deadline& deadline) {
   return {};
 }
 
-Status NativeWorld::open_mail(const Deadline& deadline) {
+Status Facilities::open_mail(const Deadline& deadline) {
   mail_ = std::make_unique<Mail>(
       rendezvous_,
       transport::tcp::TcpTransportOptions{.identity = identity(),
@@ -184,7 +172,7 @@ Status NativeWorld::open_mail(const Deadline& deadline) {
 }
 
 // On a board of its own: the first group's must be as good as untouched.
-Status NativeWorld::tune(const Deadline& deadline) {
+Status Facilities::tune(const Deadline& deadline) {
   if (domain_->size() == 1) return {};
   transport::shm::BoardOptions options{.name = cat("tuning.", domain_->rank_of(0)),
                                        .members = {},
