@@ -136,7 +136,7 @@ WorkHandle all_to_all_single(const at::Tensor& output, const at::Tensor& input,
 
 // Returns when every rank has come.
 WorkHandle barrier(const CollectiveOptions& options = {});
-// The same through the store; MissingRanks names, on every rank that came, all ranks that did not. Slower.
+// The same through the store. MissingRanks names all ranks that did not come, and ends the group. Slower.
 void monitored_barrier(const MonitoredBarrierOptions& options = {});
 
 }  // namespace lockstep::tensor

@@ -167,7 +167,10 @@ Status MpiGroup::finish(const std::shared_ptr<Transfer>& transfer, const Deadlin
 Status MpiGroup::monitored_barrier(const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit({.kind = OpKind::kMonitoredBarrier}));
   const Deadline deadline = who_.deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) { return meet(sequence, deadline); });
+  return queue_.run([&](std::uint64_t sequence) {
+    const Status met = meet(sequence, deadline);
+    return met.ok() ? met : news_->fail(met);
+  });
 }
 
 // Every rank says to every other that it is there.

@@ -290,12 +290,11 @@ Status NativeGroup::told(const Status& failure) const {
 Status NativeGroup::monitored_barrier(const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit({.kind = OpKind::kMonitoredBarrier}));
   const Deadline deadline = who_.deadline_of(options);
-  Status met = queue_.run([&](std::uint64_t sequence) {
-    return parts_.communicator ? meet_in_store(who_, sequence, deadline, [this] { return failure(); })
-                               : Status();
+  return queue_.run([&](std::uint64_t sequence) -> Status {
+    if (!parts_.communicator) return {};
+    const Status met = meet_in_store(who_, sequence, deadline, [this] { return failure(); });
+    return met.ok() ? met : fail(parts_.communicator->fail(met));
   });
-  if (!met.ok() && met.failure() != Failure::kClosed) parts_.error_note.write(met);
-  return met;
 }
 
 Status NativeGroup::failure() const {

@@ -145,14 +145,41 @@ TEST(World, ATimeoutNamesWhoIsMissingOnEveryRank) {
       ASSERT_OK(store.barrier("all have seen it", WorldSize{3}));
       return;
     }
-    const Status barred = world->group().monitored_barrier({.deadline = Clock::steady().in(100ms)});
-    EXPECT_EQ(barred.code(), Code::kTimeout);
-    EXPECT_THAT(barred.cause().missing, ElementsAre(Rank{1}));
     const Status late = barrier(world->group(), {.deadline = Clock::steady().in(100ms)});
     EXPECT_THAT(late, StatusIs(Code::kTimeout, HasSubstr("waited for rank 1")));
     EXPECT_THAT(late.cause().missing, ElementsAre(Rank{1}));
     ASSERT_OK(store.barrier("all have seen it", WorldSize{3}));
   }));
+}
+
+TEST(World, AMonitoredBarrierThatTimesOutEndsTheGroupForAll) {
+  for (const int first : {2, 3}) {
+    EXPECT_OK(run_ranks(3, [first](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, first);
+      ASSERT_TRUE(world);
+      store::Store& store = *world->rendezvous().store;
+      Status heard;
+      if (rank.rank.value == 1) {
+        ASSERT_OK(store.barrier("the others have given up", WorldSize{3}));
+        heard = world->group().monitored_barrier();  // though they had come
+      } else {
+        // One of them has less time: it decides.
+        const Duration limit = rank.rank.value == 0 ? 100ms : 60s;
+        heard = world->group().monitored_barrier({.deadline = Clock::steady().in(limit)});
+        ASSERT_OK(store.barrier("the others have given up", WorldSize{3}));
+      }
+      for (const Status& status : {heard, world->group().failure(), barrier(world->group())}) {
+        EXPECT_THAT(status, StatusIs(Code::kTimeout, HasSubstr("rank 0: monitored_barrier #1 of \"world\"")));
+        EXPECT_EQ(status.failure(), Failure::kMissingRanks);
+        EXPECT_THAT(status.cause().missing, ::testing::Contains(Rank{1}));
+      }
+      ASSERT_OK(store.barrier("all have seen it", WorldSize{3}));
+      // Those that are there go on.
+      const auto group = world->shrink();
+      ASSERT_OK(group.status());
+      EXPECT_OK((*group)->monitored_barrier());
+    }));
+  }
 }
 
 // Rank 0 waits for 1 or 2, which waits for 3: none of these is missing.

@@ -92,6 +92,7 @@ class BorrowedGroup final : public Backend, public backend::RoundStarter {
   // Ends the group here and, by the store, elsewhere. Gives the failure that was first.
   Status fail(const Status& why) const;
   Status recorded() const;
+  Status meet(std::uint64_t sequence, const Deadline& deadline);
   Status refuse_message(std::string_view op, std::optional<Rank> peer, std::uint64_t tag) const;
   using Begin = std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor>& tensors)>;
   WorkPtr begin_message(std::string_view call, std::optional<Rank> peer, std::uint64_t tag, ByteView bytes,
@@ -268,17 +269,22 @@ void BorrowedGroup::abort(const Status& why) {
 Status BorrowedGroup::monitored_barrier(const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit({.kind = OpKind::kMonitoredBarrier}));
   const Deadline deadline = who_.deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) -> Status {
-    if (who_.store()) return meet_in_store(who_, sequence, deadline, [this] { return failure(); });
-    try {
-      c10d::BarrierOptions barrier;
-      barrier.timeout = milliseconds_to(deadline);
-      lent_->monitoredBarrier(barrier, /*waitAllRanks=*/true);
-      return {};
-    } catch (...) {
-      return status_of_c10d("monitoredBarrier", std::current_exception());
-    }
+  return queue_.run([&](std::uint64_t sequence) {
+    const Status met = meet(sequence, deadline);
+    return met.ok() || met.code() == Code::kUnsupported ? met : fail(met);
   });
+}
+
+Status BorrowedGroup::meet(std::uint64_t sequence, const Deadline& deadline) {
+  if (who_.store()) return meet_in_store(who_, sequence, deadline, [this] { return failure(); });
+  try {
+    c10d::BarrierOptions barrier;
+    barrier.timeout = milliseconds_to(deadline);
+    lent_->monitoredBarrier(barrier, /*waitAllRanks=*/true);
+    return {};
+  } catch (...) {
+    return status_of_c10d("monitoredBarrier", std::current_exception());
+  }
 }
 
 Status BorrowedGroup::refuse_message(std::string_view op, std::optional<Rank> peer, std::uint64_t tag) const {
