@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -114,12 +113,9 @@ Connector::Connector(const Surroundings& surroundings, const Target& target, Ope
       timer_(surroundings.loop),
       opened_(std::move(opened)) {}
 
-// Until the deadline, or the time that the handshake may take.
 void Connector::set_limit_on_loop(std::string what) {
   const base::TimePoint start = surroundings_.loop.clock().now();
-  base::TimePoint at = deadline_;
-  if (stage_ != Stage::kConnecting) at = std::min(at, start + surroundings_.handshake_timeout);
-  timer_.arm_on_loop(at, [weak = weak_from_this(), start, what = std::move(what)] {
+  timer_.arm_on_loop(deadline_, [weak = weak_from_this(), start, what = std::move(what)] {
     if (const auto self = weak.lock()) {
       self->abort_on_loop(too_late(what, self->surroundings_.loop.clock().now() - start));
     }
@@ -189,8 +185,6 @@ Status Connector::take_verdict_on_loop() {
   LOCKSTEP_TRY(handshake_.on_verdict(ByteView(in_).first<base::kVerdictSize>()));
   const base::SessionKeys keys = handshake_.keys();
   stage_ = Stage::kMeeting;
-  // The timer's time goes on to the meeting.
-  const base::TimePoint at = timer_.at();
   timer_.disarm_on_loop();
   auto wire =
       std::make_shared<TcpWire>(surroundings_.loop, surroundings_.lingering, std::move(socket_),
@@ -201,7 +195,7 @@ Status Connector::take_verdict_on_loop() {
                                        });
   // Held here: the wire keeps it only while it waits.
   const auto meeting = meeting_;
-  meeting->start_on_loop(at);
+  meeting->start_on_loop(deadline_);
   return {};
 }
 

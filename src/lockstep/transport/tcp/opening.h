@@ -28,7 +28,7 @@ struct Surroundings {
   Lingering& lingering;
   const Identity& identity;
   const Protection protection;
-  const Duration handshake_timeout;
+  const Duration handshake_timeout;  // for who listens
   const std::string& congestion_control;
   const std::function<void(const Status&)>& cannot_accept;
 };
@@ -73,6 +73,7 @@ class Connector final : public std::enable_shared_from_this<Connector> {
   Status take_hello_on_loop();
   Status take_verdict_on_loop();
   Status send_now_on_loop(ByteView bytes);
+  // Says `what` was missing when the deadline passes.
   void set_limit_on_loop(std::string what);
 
   const Surroundings& surroundings_;

@@ -29,7 +29,7 @@ struct TcpTransportOptions {
   std::function<void(const Status&)> cannot_accept = [](const Status&) {};
   // Performance: as choose_congestion_control() in congestion.h.
   std::string congestion_control = {};
-  // Limits, per listener.
+  // Limits, per listener. Who connects has until the deadline of its call.
   std::size_t max_unproven = 64;
   std::optional<std::size_t> max_connections = {};  // 2 x world + 16
   Duration handshake_timeout = std::chrono::seconds(5);
