@@ -6,9 +6,11 @@
 // peer and tag, and an operation that waits never holds them up.
 // Thread safety: any thread.
 // Errors: kInvalid for a call that this rank can see to be wrong; nothing was sent and the group lives on.
-// Of a message, an error that comes from its deadline or size alone; the group lives on. Everything else is
-// final: the first failure of any rank is recorded once, every rank's pending and later operations return it,
-// and no call waits for ever. Make a new group, or shrink this one.
+// Of a message, an error that comes from its deadline or size alone, or from a peer that has left the group
+// (kDesync); the group lives on. Everything else is final, the timeout of a monitored_barrier too: the first
+// failure of any rank is recorded once, every rank's pending and later operations return it, and no call
+// waits for ever. Make a new group, or shrink this one. (After a monitored_barrier of torch's gloo has timed
+// out the group looks alive, but its ranks are out of step: the next collective waits until its timeout.)
 // Destruction leaves the group: it fails what is pending here with kAborted, and waits for nobody else.
 // Does not: retry.
 // Implemented by native/ and mpi/.
@@ -50,9 +52,7 @@ class Backend {
   virtual Status run(const Call& call, const OpOptions& options = {}) = 0;
   virtual WorkPtr start(const Call& call, const OpOptions& options = {}) = 0;
 
-  // Like a barrier, but a timeout names all ranks that did not come. It ends the group as any other failure,
-  // so that those who came and those who come later hear the same. (After one of torch's gloo the group looks
-  // alive, but its ranks are out of step: the next collective waits until it times out.)
+  // Like a barrier, but a timeout names, on ranks that came and those that come later, all that did not.
   virtual Status monitored_barrier(const OpOptions& options = {}) = 0;
 
   // Messages. Those of one sender, receiver and tag arrive in the order in which they were sent. Sizes must

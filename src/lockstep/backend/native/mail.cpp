@@ -15,6 +15,8 @@ using transport::messages::Messenger;
 
 // The monitors look every 100 ms, and the other hosts hear at once.
 constexpr Duration kEchoGrace = 250ms;
+// A receive that waits for longer asks whether its peer is still in the group.
+constexpr Duration kWatchAfter = 100ms;
 // How long a connection may take to move the rest of what was withdrawn: at most a quarter of a mebibyte.
 constexpr Duration kStallTimeout = 500ms;
 
@@ -111,6 +113,7 @@ Status Mail::make_messenger() {
                                             .echo_grace = kEchoGrace,
                                             .failure_grace = stall_after_ + kEchoGrace,
                                             .failed = failed_,
+                                            .watch_after = kWatchAfter,
                                             .pipes = pipes_,
                                             .patience = patience_});
   if (!pipes_) return {};

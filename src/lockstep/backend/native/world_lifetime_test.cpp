@@ -175,6 +175,32 @@ TEST(WorldLifetime, ThreadsThatUseGroupsHearOfItsEnd) {
   }));
 }
 
+// On its host and on another one: rank 1 waits for 0 and 2.
+TEST(WorldLifetime, WhoWaitsForARankThatHasLeftTheGroupHearsIt) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
+    const auto world = join_on_two_hosts(rank, 2);
+    ASSERT_TRUE(world);
+    auto group = world->new_group(everyone(*world));
+    ASSERT_OK(group.status());
+    std::vector<int> number{rank.rank.value};
+    if (rank.rank != Rank{1}) {
+      EXPECT_OK((*group)->send(Rank{1}, 1, bytes_of(number))->wait());
+      group->reset();
+    } else {
+      for (const int peer : {0, 2}) {
+        EXPECT_OK((*group)->recv(Rank{peer}, 1, bytes_of(number))->wait());
+        EXPECT_EQ(number[0], peer);
+        const Status left = (*group)->recv(Rank{peer}, 1, bytes_of(number))->wait();
+        EXPECT_THAT(left, StatusIs(Code::kDisconnected, HasSubstr(cat("rank ", peer, " left the group"))));
+        EXPECT_EQ(left.failure(), Failure::kDesync);
+        EXPECT_EQ(left.cause().peer, Rank{peer});
+      }
+      EXPECT_OK((*group)->failure());
+    }
+    ASSERT_OK(barrier(world->group()));  // nobody has left the world until then
+  }));
+}
+
 TEST(WorldLifetime, AWindowEndsWithItsWorld) {
   EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     auto world = join_on_two_hosts(rank, 2);

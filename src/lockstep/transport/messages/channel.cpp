@@ -13,6 +13,7 @@ Channel::Channel(std::shared_ptr<Surroundings> surroundings, Rank peer)
       pairing_(*this, peer),
       outbox_(*this),
       inbox_(*this),
+      departures_(*this),
       stall_(surroundings_->strand, surroundings_->loop) {}
 
 void Channel::send_on_strand(OperationPtr send) {

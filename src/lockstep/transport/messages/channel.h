@@ -5,10 +5,12 @@
 // none; lives on the strand.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "lockstep/transport/messages/alarm.h"
+#include "lockstep/transport/messages/departures.h"
 #include "lockstep/transport/messages/inbox.h"
 #include "lockstep/transport/messages/neighbour.h"
 #include "lockstep/transport/messages/outbox.h"
@@ -27,6 +29,7 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
   void drop_on_strand(const Arrival& arrival) override;
   void withdraw_on_strand(const Why& why) override;
   void give_up_on_strand(const Status& why) override;
+  void end_group_on_strand(std::uint64_t group) override { departures_.end_group_on_strand(group); }
   void end_on_strand(const Status& why) override;
   const std::optional<Status>& failure() const override { return failure_; }
   void accepted_on_strand(std::unique_ptr<Connection> connection);
@@ -43,6 +46,7 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
   Neighbour* neighbour() { return neighbour_; }
   Outbox& outbox() { return outbox_; }
   Inbox& inbox() { return inbox_; }
+  Departures& departures() { return departures_; }
   void open_on_strand(std::unique_ptr<Connection> connection);
   // Ends everything, because of what a part has met.
   void lose_on_strand(const Status& why);
@@ -61,6 +65,7 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
   Pairing pairing_;
   Outbox outbox_;
   Inbox inbox_;
+  Departures departures_;
   Alarm stall_;
   std::unique_ptr<Connection> connection_;
   Neighbour* neighbour_ = nullptr;  // the connection, also after it was retired; null for another host

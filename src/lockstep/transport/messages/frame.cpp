@@ -10,7 +10,8 @@ namespace {
 
 // What the frames of a kind may say.
 struct Rule {
-  bool has_message = false;    // group, tag and id
+  bool has_group = false;
+  bool has_message = false;    // tag and id
   bool has_size = false;       // else it is 0
   std::uint64_t max_size = 0;  // of what it announces
 };
@@ -22,19 +23,35 @@ std::optional<Rule> rule_of(FrameKind kind) {
     case FrameKind::kCredit:
       return Rule{};
     case FrameKind::kEager:
-      return Rule{.has_message = true, .has_size = true, .max_size = kEagerLimit};
+      return Rule{.has_group = true, .has_message = true, .has_size = true, .max_size = kEagerLimit};
     case FrameKind::kData:
-      return Rule{.has_message = true, .has_size = true, .max_size = kPieceLimit};
+      return Rule{.has_group = true, .has_message = true, .has_size = true, .max_size = kPieceLimit};
     case FrameKind::kAsk:
     case FrameKind::kOffer:
     case FrameKind::kRefuse:
-      return Rule{.has_message = true, .has_size = true, .max_size = kMessageLimit};
+      return Rule{.has_group = true, .has_message = true, .has_size = true, .max_size = kMessageLimit};
     case FrameKind::kGo:
     case FrameKind::kAbandon:
     case FrameKind::kTaken:
-      return Rule{.has_message = true};
+      return Rule{.has_group = true, .has_message = true};
+    case FrameKind::kWatch:
+    case FrameKind::kLeft:
+      return Rule{.has_group = true};
   }
   return std::nullopt;
+}
+
+bool may_say(FrameKind kind, Refusal refusal) {
+  switch (kind) {
+    case FrameKind::kRefuse:
+      return refusal >= Refusal::kSize && refusal <= Refusal::kFailed;
+    case FrameKind::kAbandon:
+      return refusal >= Refusal::kGroup && refusal <= Refusal::kFailed;
+    case FrameKind::kLeft:
+      return refusal == Refusal::kGroup || refusal == Refusal::kFailed;
+    default:
+      return refusal == Refusal::kNone;
+  }
 }
 
 Status corrupt(const std::string& what) {
@@ -79,15 +96,12 @@ Result<Frame> parse_frame(ByteView bytes) {
 
   const auto rule = rule_of(frame.kind);
   if (!rule) return corrupt(cat("has the unknown kind ", static_cast<int>(frame.kind)));
-  const bool gives_reason = frame.kind == FrameKind::kRefuse || frame.kind == FrameKind::kAbandon;
-  const Refusal first = frame.kind == FrameKind::kRefuse ? Refusal::kSize : Refusal::kGroup;
-  const bool known_refusal = frame.refusal >= first && frame.refusal <= Refusal::kFailed;
-  if (gives_reason ? !known_refusal : frame.refusal != Refusal::kNone)
+  if (!may_say(frame.kind, frame.refusal))
     return corrupt(cat("has the unknown refusal ", static_cast<int>(frame.refusal)));
-  const bool empty = frame.group == 0 && frame.tag == 0 && frame.id == 0;
+  const bool names_none = frame.tag == 0 && frame.id == 0;
   const bool has_room = frame.refusal == Refusal::kSize || frame.kind == FrameKind::kOffer;
-  if (reserved != 0 || (!rule->has_message && !empty) || (!rule->has_size && frame.size != 0) ||
-      (!has_room && frame.room != 0))
+  if (reserved != 0 || (!rule->has_group && frame.group != 0) || (!rule->has_message && !names_none) ||
+      (!rule->has_size && frame.size != 0) || (!has_room && frame.room != 0))
     return corrupt("uses a field that its kind does not have");
   if (rule->has_message && frame.id == 0) return corrupt("names no message");
   if (frame.size > rule->max_size) return too_large(frame.size, rule->max_size);

@@ -21,14 +21,16 @@ enum class FrameKind : std::uint8_t {
   kCredit = 9,   // nothing but the credit
   kOffer = 10,   // its payload lies in the sender's heap; only between ranks of one host
   kTaken = 11,   // and was copied from there
+  kWatch = 12,   // a receive of the group waits; is the other side still in it?
+  kLeft = 13,    // it is not
 };
 
-// Why a receiver refuses a message, or its sender abandons it.
+// Why a receiver refuses a message, or its sender abandons it, or who was watched takes no part any more.
 enum class Refusal : std::uint8_t {
   kNone = 0,
-  kSize = 1,       // the receive has another size; not of kAbandon
+  kSize = 1,       // the receive has another size; of kRefuse only
   kGroup = 2,      // that side has left the group
-  kWithdrawn = 3,  // the deadline of the call has passed
+  kWithdrawn = 3,  // the deadline of the call has passed; not of kLeft
   kFailed = 4,     // the group has failed
 };
 

@@ -39,6 +39,8 @@ TEST(Frame, ComesBackAsItWas) {
       {.kind = FrameKind::kCredit, .credit = 9},
       {.kind = FrameKind::kOffer, .group = 4, .tag = 5, .id = 6, .size = 7, .room = 8},
       {.kind = FrameKind::kTaken, .group = 4, .tag = 5, .id = 6},
+      {.kind = FrameKind::kWatch, .group = 4},
+      {.kind = FrameKind::kLeft, .refusal = Refusal::kGroup, .group = 4},
   };
   for (const Frame& frame : frames) {
     const Buffer bytes = bytes_of_frame(frame);
@@ -68,7 +70,12 @@ TEST(Frame, TheBytesAreThoseOfTheGrammar) {
 TEST(Frame, WhatDoesNotFollowTheGrammarIsTyped) {
   const std::vector<Frame> frames{
       {.kind = static_cast<FrameKind>(0)},
-      {.kind = static_cast<FrameKind>(12)},
+      {.kind = static_cast<FrameKind>(14)},
+      {.kind = FrameKind::kWatch, .refusal = Refusal::kGroup, .group = 1},
+      {.kind = FrameKind::kWatch, .group = 1, .id = 1},
+      {.kind = FrameKind::kLeft, .group = 1},
+      {.kind = FrameKind::kLeft, .refusal = Refusal::kWithdrawn, .group = 1},
+      {.kind = FrameKind::kLeft, .refusal = Refusal::kGroup, .group = 1, .tag = 1},
       {.kind = FrameKind::kTaken, .id = 1, .room = 1},
       {.kind = FrameKind::kOffer, .size = 1},
       {.kind = FrameKind::kHello, .group = 1},

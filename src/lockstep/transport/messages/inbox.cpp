@@ -103,6 +103,12 @@ Status Inbox::handle_on_strand(const Frame& frame) {
     case FrameKind::kAbandon:
       abandoned_on_strand(frame);
       break;
+    case FrameKind::kWatch:
+      LOCKSTEP_TRY(channel_.departures().asked_on_strand(frame));
+      break;
+    case FrameKind::kLeft:
+      channel_.departures().left_on_strand(frame);
+      break;
     case FrameKind::kCredit:
       break;
     case FrameKind::kHello:

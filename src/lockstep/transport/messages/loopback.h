@@ -18,6 +18,7 @@ class Loopback final : public Route {
   void deliver_on_strand(OperationPtr receive, Arrival arrival) override;
   void drop_on_strand(const Arrival& arrival) override;
   void withdraw_on_strand(const Why& why) override;
+  void end_group_on_strand(std::uint64_t /*group*/) override {}
   void give_up_on_strand(const Status& /*why*/) override {}
   void end_on_strand(const Status& why) override;
   const std::optional<Status>& failure() const override { return failure_; }

@@ -68,6 +68,7 @@ struct WorldSettings {
   Bytes eager_budget = Bytes::mib(1);
   Duration echo_grace = {};
   Duration failure_grace = {};
+  std::optional<Duration> watch_after = {};
 };
 
 using AllPipes = std::vector<std::shared_ptr<transport::shm::Pipes>>;
@@ -115,6 +116,7 @@ class Ranks {
                                                 .endpoints = endpoints,
                                                 .echo_grace = settings.echo_grace,
                                                 .failure_grace = settings.failure_grace,
+                                                .watch_after = settings.watch_after,
                                                 .eager_budget = settings.eager_budget,
                                                 .pipes = pipes[static_cast<std::size_t>(rank)]}));
       if (!pipes[static_cast<std::size_t>(rank)]) continue;

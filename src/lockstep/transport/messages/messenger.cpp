@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "lockstep/base/check.h"
@@ -120,6 +121,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       route->withdraw_on_strand([&](const Operation& operation) {
         return operation.group == group ? std::optional(why) : std::nullopt;
       });
+      route->end_group_on_strand(group);
       if (is_lost(rank, why)) route->give_up_on_strand(why);
     }
   }
@@ -265,10 +267,27 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       return routes_.at(arrival->source)->deliver_on_strand(operation, std::move(*arrival));
     }
     if (operation->peer) {
-      if (const auto& failure = route_on_strand(*operation->peer).failure())
-        return surroundings_->echoes->hold_on_strand(*operation, operation->blame(*failure), operation->peer);
+      if (const Status gone = why_nothing_comes_on_strand(*operation); !gone.ok())
+        return surroundings_->echoes->hold_on_strand(*operation, gone, operation->peer);
     }
     surroundings_->mailbox.post(operation);
+    if (should_ask_on_strand(*operation))
+      arm_timer_on_strand(operation->started + *surroundings_->options.watch_after);
+  }
+
+  // Why a receive from one rank can meet no message any more.
+  Status why_nothing_comes_on_strand(const Operation& receive) {
+    const Rank peer = *receive.peer;
+    if (const auto& failure = route_on_strand(peer).failure()) return receive.blame(*failure);
+    if (!is_other(peer)) return {};
+    const auto ended = channel_on_strand(peer).departures().ended_there(receive.group);
+    return ended ? withdrawn(receive, peer, *ended, "") : Status();
+  }
+
+  // Whether its peer may leave the group without a word.
+  bool should_ask_on_strand(const Operation& receive) {
+    return surroundings_->options.watch_after && receive.peer && is_other(*receive.peer) &&
+           !channel_on_strand(*receive.peer).departures().has_asked(receive.group);
   }
 
   // Only moved to an earlier time: one that rings for nothing is cheaper than one that is set anew for every
@@ -288,9 +307,15 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       next = std::min(next, operation.deadline);
       return std::nullopt;
     };
-    for (const auto& [receive, status] : surroundings_->mailbox.withdraw(late))
-      complete_on_strand(*strand(), *receive, status);
+    std::set<std::pair<Rank, std::uint64_t>> to_ask;
+    const auto receives = surroundings_->mailbox.withdraw([&](const Operation& receive) {
+      const auto status = late(receive);
+      if (!status && should_ask_on_strand(receive)) to_ask.emplace(*receive.peer, receive.group);
+      return status;
+    });
+    for (const auto& [receive, status] : receives) complete_on_strand(*strand(), *receive, status);
     for (const auto& [rank, route] : routes_) route->withdraw_on_strand(late);
+    for (const auto& [peer, group] : to_ask) channel_on_strand(peer).departures().ask_on_strand(group);
     arm_timer_on_strand(next);
   }
 

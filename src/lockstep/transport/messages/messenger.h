@@ -17,6 +17,7 @@
 // withdrawn by the sender after the two have met fails with kTimeout too. Errors: a peer that is lost (its
 // connection failed, or it closed) fails its pending and later operations with a Status that names it.
 // Messages that came whole before can still be received. Receives from any rank stay: others may serve them.
+// The same holds, in its group, of a peer that has left the group.
 // Without memory for a message the messenger ends: pending and later operations get kNoMemory, and its peers
 // see it close. A call that throws std::bad_alloc has begun nothing, and its callback is never called.
 // Does not: retry, reconnect, or watch a peer with whom it has no connection yet (seek() makes one).
@@ -61,6 +62,9 @@ struct MessengerOptions {
   Duration failure_grace = {};
   // Hears, once, that the messenger has ended for want of memory; as a callback of an operation.
   Done failed = {};
+  // After so long a receive asks its peer whether that is still in the group; it may make a connection for
+  // it. None: never, so that a receive from one that has left ends with its deadline.
+  std::optional<Duration> watch_after = {};
   // Performance; the same on all ranks.
   Bytes eager_budget = Bytes::mib(1);  // what a peer may send before anyone receives it
   // To the ranks of this host that it has met; none: all ranks are reached over connections. Shared with

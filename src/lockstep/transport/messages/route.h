@@ -1,6 +1,7 @@
 // What the routes of a messenger share, and what a route is: the way to one rank.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -68,6 +69,8 @@ class Route {
   virtual void drop_on_strand(const Arrival& arrival) = 0;
   // Ends all operations that `why` says, but receives that have met no message: the mailbox has those.
   virtual void withdraw_on_strand(const Why& why) = 0;
+  // The group has ended here, after its operations were withdrawn: who waits for that is told.
+  virtual void end_group_on_strand(std::uint64_t group) = 0;
   // Its peer is lost: whatever it holds of a message that was withdrawn will not move.
   virtual void give_up_on_strand(const Status& why) = 0;
   // Ends everything.
