@@ -33,7 +33,7 @@
 
 namespace lockstep::base {
 
-// Bumped when any byte format changes; both sides must agree exactly.
+// Bumped by a release that changes any byte format; both sides must agree exactly.
 constexpr std::uint16_t kWireVersion = 1;
 
 enum class Role : std::uint8_t { kStore = 1, kControl = 2, kData = 3, kHeap = 4 };
