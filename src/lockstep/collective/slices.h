@@ -28,4 +28,11 @@ constexpr Slice slice_of(std::size_t count, std::size_t element_size, int parts,
   return {begin, end};
 }
 
+// `size` bytes from `at`, as far as there are any.
+template <typename Span>
+constexpr Span part_of(Span bytes, std::size_t at, std::size_t size) {
+  if (at >= bytes.size()) return {};
+  return bytes.subspan(at, std::min(size, bytes.size() - at));
+}
+
 }  // namespace lockstep::collective

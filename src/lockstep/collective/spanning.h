@@ -7,8 +7,7 @@
 //   broadcast       a chain of hosts that begins with the root's, in chunks; every chunk is passed on, then
 //                   shared inside the host. S per host and direction.
 //   all_gather      every rank sends its input to one rank of each other host, its counterpart; then each
-//   host
-//                   shares what came. (n-k)·S received per host.
+//                   host shares what came. (n-k)·S received per host.
 //   gather, scatter every rank of another host exchanges with the root itself.
 //   all_to_all      every pair on different hosts exchanges itself.
 //   all_reduce      one of four ways (selection.h).
