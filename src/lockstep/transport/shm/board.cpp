@@ -1,70 +1,28 @@
 #include "lockstep/transport/shm/board.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <optional>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "lockstep/base/crc32c.h"
-#include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/transport/shm/failure_log.h"
 
 namespace lockstep::transport::shm {
 namespace {
 
-// How long a reader waits for the one who is writing the failure down.
-constexpr Duration kWritingLimit = std::chrono::milliseconds(100);
 constexpr Duration kMergeLook = std::chrono::milliseconds(1);
-
-enum Recorded : std::uint32_t { kNothing = 0, kWriting = 1, kWritten = 2 };
 
 // Never that of a posting without one.
 std::uint64_t checksum_of(const std::byte* bytes, Bytes size) {
   return (std::uint64_t{1} << 32) | base::crc32c({bytes, size.value});
 }
 
-// The first of this host, and those of others that came before it.
-constexpr std::size_t kRecords = 4;
-
-// Which of two failures of different hosts counts. One without an operation is later than all that have one.
-bool is_earlier(const Status& a, const Status& b) {
-  const auto place = [](const Status& status) {
-    const Cause& cause = status.cause();
-    constexpr Rank kNobody{std::numeric_limits<int>::max()};
-    return std::tuple(cause.sequence.value_or(std::numeric_limits<std::uint64_t>::max()),
-                      cause.peer.value_or(kNobody), cause.rank.value_or(kNobody), status.message());
-  };
-  return place(a) < place(b);
-}
-
 }  // namespace
-
-// Written once, by whoever has changed its state first.
-struct Board::Record {
-  std::atomic<std::uint32_t> state;
-  std::uint32_t size;
-  std::int64_t at;  // nanoseconds of the host's steady clock
-  std::byte bytes[base::kMaxStatusSize];
-
-  // Ok if it was never written: who began may have died.
-  Status read() const {
-    std::uint32_t now = state.load(std::memory_order_acquire);
-    const Deadline patience = Clock::steady().in(kWritingLimit);
-    while (now == kWriting && !patience.expired()) {
-      ::sched_yield();
-      now = state.load(std::memory_order_acquire);
-    }
-    if (now != kWritten) return {};
-    return base::parse_status(ByteView(bytes).first(std::min<std::size_t>(size, sizeof(bytes))));
-  }
-};
 
 // In the owner's heap, read by all. Zero-filled memory is a valid Block.
 struct Board::Block {
@@ -77,13 +35,7 @@ struct Board::Block {
   alignas(128) std::atomic<std::uint64_t> progress;
   std::atomic<std::uint32_t> gone;
   std::atomic<std::uint64_t> last_sequence;
-  struct alignas(128) {
-    // Of the block of member 0 only: the first failure of the group. One compare-exchange decides who writes
-    // it.
-    Record records[kRecords];
-    std::atomic<std::uint32_t> told;
-  } failure;
-  bool failed() const { return failure.records[0].state.load(std::memory_order_acquire) != kNothing; }
+  alignas(128) FailureLog failures;  // of the block of member 0 only
   alignas(128) Posting postings[2];
   // The last operations that the owner has begun, each at the place of its number. Written word by word while
   // others may read; a sequence of 0 is one that is being written.
@@ -117,7 +69,7 @@ class Board::Lookout final : public Watch {
   Lookout(const Board& board, std::span<Signal* const> signals, std::uint32_t round, bool& sleeps)
       : board_(board), signals_(signals), round_(round), sleeps_(sleeps) {}
   bool stop() override {
-    if (board_.blocks_[0]->failed()) return true;
+    if (board_.failures().any()) return true;
     noticed_ = board_.look_around(signals_, round_);
     if (noticed_.ok() && has_slept_) noticed_ = board_.look_also_();
     if (!has_slept_) since_ = Clock::steady().now();
@@ -199,7 +151,7 @@ ByteSpan Board::staging() {
 }
 
 Status Board::open_round(const Deadline& deadline) {
-  if (blocks_[0]->failed()) return known_failure();
+  if (failures().any()) return known_failure();
   LOCKSTEP_TRY(wait_for(signals_, round_, deadline));
   ++round_;
   return {};
@@ -304,7 +256,7 @@ Status Board::compare_entries() const {
 }
 
 Status Board::look() const {
-  if (blocks_[0]->failed()) return known_failure();
+  if (failures().any()) return known_failure();
   return look_around({}, 0);
 }
 
@@ -362,58 +314,33 @@ void Board::leave(std::uint64_t sequence) {
   own.posted.nudge();
 }
 
-bool Board::record(Record& place, const Status& status) {
-  std::uint32_t expected = kNothing;
-  if (!place.state.compare_exchange_strong(expected, kWriting)) return false;
-  const Buffer bytes = base::write_status(status);
-  place.size = static_cast<std::uint32_t>(bytes.size());
-  place.at = Clock::steady().now().time_since_epoch().count();
-  std::memcpy(place.bytes, bytes.data(), bytes.size());
-  place.state.store(kWritten, std::memory_order_release);
-  for (Signal* signal : signals_) signal->nudge();
-  return true;
-}
+FailureLog& Board::failures() const { return blocks_[0]->failures; }
 
-bool Board::fail(const Status& status) { return record(blocks_[0]->failure.records[0], status); }
+bool Board::fail(const Status& status) {
+  const bool first = failures().record(status);
+  if (first) nudge_all();
+  return first;
+}
 
 void Board::hear(const Status& status) {
-  if (fail(status) || is_final() || !is_earlier(status, known_failure())) return;
-  for (Record& place : blocks_[0]->failure.records) {
-    if (record(place, status)) return;
-  }
+  if (failures().merge(status, merge_)) nudge_all();
 }
 
-bool Board::claim_telling() { return blocks_[0]->failure.told.exchange(1) == 0; }
-
-// Who began to write the first one may have died: then there is nothing to wait for.
-bool Board::is_final() const {
-  const Record& first = blocks_[0]->failure.records[0];
-  if (merge_ == Duration::zero() || first.read().ok()) return true;
-  const base::TimePoint at{Duration(first.at)};
-  return Clock::steady().now() >= at + merge_;
+void Board::nudge_all() {
+  for (Signal* signal : signals_) signal->nudge();
 }
 
-Status Board::known_failure() const {
-  if (!blocks_[0]->failed()) return {};
-  const auto& records = blocks_[0]->failure.records;
-  Status earliest;
-  for (const Record& place : records) {
-    if (place.state.load(std::memory_order_acquire) == kNothing) break;
-    const Status status = place.read();
-    const bool late = &place != records && place.at - records[0].at >= merge_.count();
-    if (!status.ok() && !late && (earliest.ok() || is_earlier(status, earliest))) earliest = status;
-  }
-  if (!earliest.ok()) return earliest;
-  return Status::aborted("the group has failed; the rank that noticed it died before it could say why");
-}
+bool Board::claim_telling() { return failures().claim_telling(); }
+
+Status Board::known_failure() const { return failures().earliest(merge_); }
 
 Status Board::final_failure() const {
-  return blocks_[0]->failed() && is_final() ? known_failure() : Status();
+  return failures().any() && failures().is_final(merge_) ? known_failure() : Status();
 }
 
 Status Board::failure() const {
-  if (!blocks_[0]->failed()) return {};
-  while (!is_final()) std::this_thread::sleep_for(kMergeLook);
+  if (!failures().any()) return {};
+  while (!failures().is_final(merge_)) std::this_thread::sleep_for(kMergeLook);
   return known_failure();
 }
 

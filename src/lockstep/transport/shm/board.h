@@ -46,6 +46,8 @@
 
 namespace lockstep::transport::shm {
 
+struct FailureLog;
+
 // What a member says of the operation that it has begun. Opaque here but for the number: members that say
 // something else of the same number are out of step.
 struct Entry {
@@ -164,13 +166,12 @@ class Board {
 
  private:
   struct Block;
-  struct Record;
   class Lookout;
   Board(Domain& domain, const BoardOptions& options);
 
   Status wait_for(std::span<Signal* const> signals, std::uint32_t round, const Deadline& deadline);
-  bool is_final() const;
-  bool record(Record& place, const Status& status);
+  FailureLog& failures() const;
+  void nudge_all();
   // Whether a member has died, or one that is waited for has left, or is out of step.
   Status look_around(std::span<Signal* const> signals, std::uint32_t round) const;
   Status compare_entries() const;

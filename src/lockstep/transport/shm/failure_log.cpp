@@ -1,0 +1,80 @@
+#include "lockstep/transport/shm/failure_log.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <tuple>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/types.h"
+
+namespace lockstep::transport::shm {
+namespace {
+
+// How long a reader waits for the one who is writing the failure down.
+constexpr Duration kWritingLimit = std::chrono::milliseconds(100);
+
+// Which of two failures of different hosts counts. One without an operation is later than all that have one.
+bool is_earlier(const Status& a, const Status& b) {
+  const auto place = [](const Status& status) {
+    const Cause& cause = status.cause();
+    constexpr Rank kNobody{std::numeric_limits<int>::max()};
+    return std::tuple(cause.sequence.value_or(std::numeric_limits<std::uint64_t>::max()),
+                      cause.peer.value_or(kNobody), cause.rank.value_or(kNobody), status.message());
+  };
+  return place(a) < place(b);
+}
+
+}  // namespace
+
+bool FailureLog::Record::write(const Status& status) {
+  std::uint32_t expected = kNothing;
+  if (!state.compare_exchange_strong(expected, kWriting)) return false;
+  const Buffer written = base::write_status(status);
+  size = static_cast<std::uint32_t>(written.size());
+  at = Clock::steady().now().time_since_epoch().count();
+  std::memcpy(bytes, written.data(), written.size());
+  state.store(kWritten, std::memory_order_release);
+  return true;
+}
+
+Status FailureLog::Record::read() const {
+  std::uint32_t now = state.load(std::memory_order_acquire);
+  const Deadline patience = Clock::steady().in(kWritingLimit);
+  while (now == kWriting && !patience.expired()) {
+    ::sched_yield();
+    now = state.load(std::memory_order_acquire);
+  }
+  if (now != kWritten) return {};
+  return base::parse_status(ByteView(bytes).first(std::min<std::size_t>(size, sizeof(bytes))));
+}
+
+bool FailureLog::merge(const Status& status, Duration limit) {
+  if (record(status)) return true;
+  if (is_final(limit) || !is_earlier(status, earliest(limit))) return false;
+  return std::ranges::any_of(records, [&](Record& place) { return place.write(status); });
+}
+
+// Who began to write the first one may have died: then there is nothing to wait for.
+bool FailureLog::is_final(Duration limit) const {
+  const Record& first = records[0];
+  if (limit == Duration::zero() || first.read().ok()) return true;
+  return Clock::steady().now() >= base::TimePoint(Duration(first.at)) + limit;
+}
+
+Status FailureLog::earliest(Duration limit) const {
+  if (!any()) return {};
+  Status earliest;
+  for (const Record& place : records) {
+    if (!place.is_begun()) break;
+    const Status status = place.read();
+    const bool late = &place != records.data() && place.at - records[0].at >= limit.count();
+    if (!status.ok() && !late && (earliest.ok() || is_earlier(status, earliest))) earliest = status;
+  }
+  if (!earliest.ok()) return earliest;
+  return Status::aborted("the group has failed; the rank that noticed it died before it could say why");
+}
+
+}  // namespace lockstep::transport::shm

@@ -1,0 +1,51 @@
+// The FailureLog of a group on one host: its first failure, and those of other hosts that may count instead.
+//
+// Lies in shared memory; zero-filled memory is a valid one.
+// Thread safety: any thread of any process. Nothing waits for one that has died.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/status.h"
+#include "lockstep/base/status_bytes.h"
+
+namespace lockstep::transport::shm {
+
+struct FailureLog {
+  // Written once, by whoever has changed its state first.
+  struct Record {
+    enum State : std::uint32_t { kNothing = 0, kWriting = 1, kWritten = 2 };
+    std::atomic<std::uint32_t> state;
+    std::uint32_t size;
+    std::int64_t at;  // nanoseconds of the host's steady clock
+    std::byte bytes[base::kMaxStatusSize];
+
+    bool write(const Status& status);
+    // Ok if it was never written: who began may have died.
+    Status read() const;
+    bool is_begun() const { return state.load(std::memory_order_acquire) != kNothing; }
+  };
+
+  bool any() const { return records[0].is_begun(); }
+  // The first one of this host. False if there is one already.
+  bool record(const Status& status) { return records[0].write(status); }
+  // One of another host. Of those that come within `limit` of the first one here, the earliest counts: of the
+  // lowest operation, then of the lowest rank. False if it is not kept.
+  bool merge(const Status& status, Duration limit);
+  // The one that counts, as far as it is known. Ok if there is none.
+  Status earliest(Duration limit) const;
+  // Whether none that still comes can count.
+  bool is_final(Duration limit) const;
+  // True once: for the one who tells other hosts.
+  bool claim_telling() { return told.exchange(1) == 0; }
+
+  // The first of this host, and those of others that came before it.
+  std::array<Record, 4> records;
+  std::atomic<std::uint32_t> told;
+};
+
+}  // namespace lockstep::transport::shm
