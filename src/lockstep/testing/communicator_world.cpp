@@ -16,84 +16,96 @@ namespace {
 using namespace std::chrono_literals;
 using transport::Communicator;
 using transport::Layout;
+using transport::link::Door;
 using transport::shm::Board;
 using transport::shm::Domain;
+
+constexpr std::uint64_t kGroup = 7;
+
+// What the ranks of a world have before they have a communicator.
+struct Job {
+  Layout layout;
+  std::vector<Rank> ranks = {};
+  Secret secret = Secret::generate();
+  std::vector<std::vector<std::unique_ptr<Domain>>> domains = {};  // by host, then by place on it
+  std::vector<std::unique_ptr<transport::link::Door>> doors = {};  // by rank
+  std::vector<std::vector<base::SocketAddress>> addresses = {};    // of the doors
+  store::HashStore store;
+
+  transport::Identity identity_of(int rank) const {
+    return {.job_id = "job", .secret = secret, .rank = Rank{rank}, .world = WorldSize{layout.size()}};
+  }
+  Domain& domain_of(int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    return *domains[static_cast<std::size_t>(layout.host_of[at])]
+                   [static_cast<std::size_t>(layout.local_index[at])];
+  }
+
+  Status open(const std::string& address) {
+    for (const std::vector<int>& members : layout.hosts) {
+      LOCKSTEP_ASSIGN(domains.emplace_back(),
+                      Domain::of_threads({members.begin(), members.end()}, Bytes::gib(1)));
+    }
+    for (int i = 0; i < layout.size(); ++i) {
+      ranks.emplace_back(i);
+      LOCKSTEP_ASSIGN(
+          doors.emplace_back(),
+          Door::open({.identity = identity_of(i), .addresses = {*base::SocketAddress::parse(address, 0)}}));
+      addresses.push_back(doors.back()->addresses());
+    }
+    return {};
+  }
+};
 
 }  // namespace
 
 void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) const {
-  const Layout layout = Layout::of(std::span<const int>(hosts_));
-  const int size = layout.size();
-  const Secret secret = Secret::generate();
-  std::vector<Rank> ranks;
-  for (int i = 0; i < size; ++i) ranks.emplace_back(i);
-
-  std::vector<std::vector<std::unique_ptr<Domain>>> domains;
-  for (const std::vector<int>& members : layout.hosts) {
-    auto made = Domain::of_threads({members.begin(), members.end()}, Bytes::gib(1));
-    ASSERT_OK(made.status());
-    domains.push_back(std::move(*made));
-  }
-  std::vector<std::unique_ptr<transport::link::Door>> doors;
-  std::vector<std::vector<base::SocketAddress>> addresses;
-  const auto identity_of = [&](int rank) {
-    return transport::Identity{
-        .job_id = "job", .secret = secret, .rank = Rank{rank}, .world = WorldSize{size}};
+  Job job;
+  job.layout = Layout::of(std::span<const int>(hosts_));
+  ASSERT_OK(job.open(options_.address));
+  const auto run_rank = [&](int rank) {
+    Domain& domain = job.domain_of(rank);
+    transport::shm::BoardOptions options{
+        .name = cat("host", job.layout.host_of[static_cast<std::size_t>(rank)]),
+        .members = {},
+        .merge = job.layout.host_count() > 1 ? options_.merge : 0s,
+        .describe = collective::describe_entries,
+        .payload = options_.payload,
+        .staging = options_.staging,
+        .patience = {}};
+    for (int m = 0; m < domain.size(); ++m) options.members.push_back(m);
+    auto board = Board::make(domain, options, job.store, Clock::steady().in(30s));
+    ASSERT_OK(board.status());
+    Board& on_host = **board;
+    Door& door = *job.doors[static_cast<std::size_t>(rank)];
+    auto inbox = door.inbox(kGroup);
+    ASSERT_OK(inbox.status());
+    auto links = std::make_unique<transport::link::Links>(
+        transport::link::LinksOptions{
+            .group = kGroup,
+            .identity = job.identity_of(rank),
+            .position = rank,
+            .ranks = job.ranks,
+            .addresses = job.addresses,
+            .protection = options_.protection,
+            .look = [&on_host] { return on_host.look(); },
+            .describe =
+                [rank](Rank peer, const auto& mismatch) {
+                  return collective::describe_mismatch(Rank{rank}, peer, mismatch);
+                },
+            .judge = [rank](Rank peer,
+                            const auto& stray) { return collective::judge_stray(Rank{rank}, peer, stray); },
+            .calls = options_.calls(rank),
+            .streams = options_.streams},
+        *inbox);
+    door.listen_for_news(kGroup, [&on_host](const Status& news) { on_host.hear(news); });
+    Communicator communicator(rank, job.ranks, job.layout, std::move(*board), std::move(links));
+    body(communicator);
+    communicator.leave(0);
+    door.forget(kGroup);
   };
-  for (int i = 0; i < size; ++i) {
-    auto door = transport::link::Door::open(
-        {.identity = identity_of(i), .addresses = {*base::SocketAddress::parse(options_.address, 0)}});
-    ASSERT_OK(door.status());
-    addresses.push_back((*door)->addresses());
-    doors.push_back(std::move(*door));
-  }
-
-  store::HashStore store;
   std::vector<std::thread> threads;
-  for (int i = 0; i < size; ++i) {
-    threads.emplace_back([&, i] {
-      const auto at = static_cast<std::size_t>(i);
-      const int host = layout.host_of[at];
-      Domain& domain =
-          *domains[static_cast<std::size_t>(host)][static_cast<std::size_t>(layout.local_index[at])];
-      transport::shm::BoardOptions options{.name = cat("host", host),
-                                           .members = {},
-                                           .merge = layout.host_count() > 1 ? options_.merge : 0s,
-                                           .describe = collective::describe_entries,
-                                           .payload = options_.payload,
-                                           .staging = options_.staging,
-                                           .patience = {}};
-      for (int m = 0; m < domain.size(); ++m) options.members.push_back(m);
-      auto board = Board::make(domain, options, store, Clock::steady().in(30s));
-      ASSERT_OK(board.status());
-      Board& on_host = **board;
-      auto inbox = doors[at]->inbox(7);
-      ASSERT_OK(inbox.status());
-      auto links = std::make_unique<transport::link::Links>(
-          transport::link::LinksOptions{
-              .group = 7,
-              .identity = identity_of(i),
-              .position = i,
-              .ranks = ranks,
-              .addresses = addresses,
-              .protection = options_.protection,
-              .look = [&on_host] { return on_host.look(); },
-              .describe =
-                  [i](Rank peer, const auto& mismatch) {
-                    return collective::describe_mismatch(Rank{i}, peer, mismatch);
-                  },
-              .judge = [i](Rank peer,
-                           const auto& stray) { return collective::judge_stray(Rank{i}, peer, stray); },
-              .calls = options_.calls(i),
-              .streams = options_.streams},
-          *inbox);
-      doors[at]->listen_for_news(7, [&on_host](const Status& news) { on_host.hear(news); });
-      Communicator communicator(i, ranks, layout, std::move(*board), std::move(links));
-      body(communicator);
-      communicator.leave(0);
-      doors[at]->forget(7);
-    });
-  }
+  for (int i = 0; i < job.layout.size(); ++i) threads.emplace_back(run_rank, i);
   for (std::thread& thread : threads) thread.join();
 }
 

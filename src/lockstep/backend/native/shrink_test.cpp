@@ -199,6 +199,39 @@ class Trap {
   static inline void* page = nullptr;
 };
 
+// What the one that was stopped hears when it comes back.
+void expect_left_out(World& world, const Status& lost) {
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("rank 2 was left out of \"world\"")) << lost.text();
+  EXPECT_EQ(lost.failure(), Failure::kLeftOut);
+  EXPECT_EQ(world.group().failure().failure(), Failure::kLeftOut);
+  const Status group = world.new_group({Rank{0}, Rank{2}}).status();
+  EXPECT_EQ(group.failure(), Failure::kLeftOut) << group.text();
+  EXPECT_THAT(world.shrink().status(),
+              StatusIs(Code::kDisconnected, HasSubstr("was shrunk to rank 0, 1, 3")));
+  ASSERT_OK(world.rendezvous().store->set("back", {}));
+}
+
+// What those that are left compute in `memory`, as one hash. In the middle of it the one that was stopped, if
+// it was, comes back.
+std::string hash_of_the_rest(World& world, Backend& group, const SharedMemory& memory, int signal) {
+  const std::span data = floats_of(memory);
+  const auto own = static_cast<float>(world.rank().value + 1);
+  Buffer all;
+  for (int i = 0; i < 12; ++i) {
+    for (std::size_t at = 0; at < data.size(); ++at)
+      data[at] = own / static_cast<float>(at % 1000 + 7) + static_cast<float>(i);
+    EXPECT_OK(all_reduce(group, data));
+    if (signal == SIGSTOP && i == 4) {
+      // Now it writes what it has not written yet.
+      if (world.rank().value == 0) ::kill(world.rendezvous().members[2].pid, SIGCONT);
+      EXPECT_OK(world.rendezvous().store->get("back").status());
+    }
+    const base::Digest digest = base::sha256(memory.bytes);
+    all.insert(all.end(), digest.begin(), digest.end());
+  }
+  return base::hex(base::sha256(all));
+}
+
 // Rank 2 is stopped, or killed, while it writes its part of an all-reduce into the memory of all others. They
 // go on without it; if it was stopped it comes back while they do. Gives the hashes of all that they compute.
 std::vector<std::string> hashes_after(int signal) {
@@ -210,7 +243,6 @@ std::vector<std::string> hashes_after(int signal) {
     Survivors::stay();
     const auto world = join(rank, {.stall_after = kSoonStalled});
     ASSERT_TRUE(world);
-    store::Store& store = *world->rendezvous().store;
     auto memory = world->allocate(Bytes{kCount * sizeof(float)});
     auto kept = world->allocate(Bytes::kib(100));
     ASSERT_OK(memory.status());
@@ -225,37 +257,13 @@ std::vector<std::string> hashes_after(int signal) {
       Trap::set(&data[data.size() * 5 / 8], signal);  // its slice is the third quarter
     Status lost;
     while (lost.ok()) lost = all_reduce(world->group(), data);
-    if (rank.rank.value == 2) {
-      EXPECT_THAT(std::string(lost.message()), HasSubstr("rank 2 was left out of \"world\"")) << lost.text();
-      EXPECT_EQ(lost.failure(), Failure::kLeftOut);
-      EXPECT_EQ(world->group().failure().failure(), Failure::kLeftOut);
-      const Status group = world->new_group({Rank{0}, Rank{2}}).status();
-      EXPECT_EQ(group.failure(), Failure::kLeftOut) << group.text();
-      EXPECT_THAT(world->shrink().status(),
-                  StatusIs(Code::kDisconnected, HasSubstr("was shrunk to rank 0, 1, 3")));
-      ASSERT_OK(store.set("back", {}));
-      return;
-    }
+    if (rank.rank.value == 2) return expect_left_out(*world, lost);
     EXPECT_EQ(lost.cause().peer, Rank{2}) << lost.text();
     auto group = world->shrink();
     ASSERT_OK(group.status());
     EXPECT_EQ(members_of(**group), (std::vector<int>{0, 1, 3}));
-    Buffer all;
-    for (int i = 0; i < 12; ++i) {
-      for (std::size_t at = 0; at < data.size(); ++at)
-        data[at] = static_cast<float>(rank.rank.value + 1) / static_cast<float>(at % 1000 + 7) +
-                   static_cast<float>(i);
-      ASSERT_OK(all_reduce(**group, data));
-      if (signal == SIGSTOP && i == 4) {
-        // Now it writes what it has not written yet.
-        if (rank.rank.value == 0) ::kill(world->rendezvous().members[2].pid, SIGCONT);
-        ASSERT_OK(store.get("back").status());
-      }
-      const base::Digest digest = base::sha256(memory->bytes);
-      all.insert(all.end(), digest.begin(), digest.end());
-    }
+    const std::string hash = hash_of_the_rest(*world, **group, *memory, signal);
     EXPECT_TRUE(all_are(keepsake, static_cast<float>(rank.rank.value)));
-    const std::string hash = base::hex(base::sha256(all));
     std::copy(hash.begin(), hash.end(), results->hashes[rank.rank.value]);
     if (!::testing::Test::HasFailure()) survivors.add();
   });
