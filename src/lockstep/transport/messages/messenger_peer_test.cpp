@@ -321,22 +321,26 @@ TEST(Pairing, TheHigherRanksConnectionIsUsedIfTheLowerRanksComesToNothing) {
   ASSERT_OK_AND_ASSIGN(const auto silent, base::listen_on(loopback));
   ASSERT_OK_AND_ASSIGN(const auto address, base::local_address(silent.get()));
   const auto make = [&](int rank) {
-    return transport::tcp::TcpTransport::create({.identity = identity_of(rank), .handshake_timeout = 1h},
-                                                clock)
+    const Identity identity = identity_of(rank, WorldSize(3));
+    return transport::tcp::TcpTransport::create({.identity = identity, .handshake_timeout = 1h}, clock)
         .value();
   };
   const auto lower = make(0);
   const auto higher = make(1);
+  const auto third = make(2);
   ASSERT_OK_AND_ASSIGN(auto listener, lower->listen({.host = "127.0.0.1", .port = 0}));
   const base::Endpoint endpoint = listener->endpoint();
   Messenger messenger(*lower, std::move(listener),
                       {.rank = Rank(0),
-                       .endpoints = {endpoint, {.host = "127.0.0.1", .port = address.port()}},
+                       .endpoints = {endpoint, {.host = "127.0.0.1", .port = address.port()}, {}},
                        .connect_timeout = 30s});
   const Buffer small = pattern(10, 1);
   StatusFuture sending = send(messenger, 1, small, clock.in(1h));
-  FarEnd end(await(connect(*higher, {.endpoint = endpoint, .rank = Rank(0)}, clock.in(1h))).value(),
-             clock.in(1h));
+  const transport::Target messenger_at{.endpoint = endpoint, .rank = Rank(0)};
+  FarEnd end(await(connect(*higher, messenger_at, clock.in(1h))).value(), clock.in(1h));
+  // One that comes later is answered when that one has been taken in.
+  FarEnd later(await(connect(*third, messenger_at, clock.in(1h))).value(), clock.in(1h));
+  EXPECT_EQ(later.hear(), Frame{.kind = FrameKind::kHello});
   clock.advance(31s);
   EXPECT_EQ(end.hear(), Frame{.kind = FrameKind::kHello});
   EXPECT_EQ(end.hear().kind, FrameKind::kEager);
