@@ -63,6 +63,13 @@ class Typed {
   }
 
  private:
+  template <typename View, typename Buffers>
+  static std::vector<View> views_of(Buffers& buffers) {
+    std::vector<View> views;
+    views.reserve(buffers.size());
+    for (auto& buffer : buffers) views.push_back(bytes_of(buffer));
+    return views;
+  }
   // How much rank `from` has for rank `to`, where both matter.
   std::size_t count_of(int from, int to) const {
     return step_.uneven ? step_.count * static_cast<std::size_t>(1 + (from + 2 * to) % 3) / 3 : step_.count;
@@ -159,8 +166,7 @@ class Typed {
     const std::vector<T> own = numbers(own_, 0, count_of(own_, 0));
     std::vector<std::vector<T>> results;
     for (int i = 0; takes && i < n_; ++i) results.emplace_back(count_of(i, 0));
-    std::vector<ByteSpan> out;
-    for (auto& result : results) out.push_back(bytes_of(result));
+    const std::vector<ByteSpan> out = views_of<ByteSpan>(results);
     const ByteView in = bytes_of(own);
     Call gather = call(everyone ? OpKind::kAllGather : OpKind::kGather);
     gather.inputs = {&in, 1};
@@ -175,8 +181,7 @@ class Typed {
     std::vector<std::vector<T>> parts;
     if (own_ == step_.root.value)
       for (int i = 0; i < n_; ++i) parts.push_back(part(own_, i, count_of(0, i)));
-    std::vector<ByteView> in;
-    for (const auto& piece : parts) in.push_back(bytes_of(piece));
+    const std::vector<ByteView> in = views_of<ByteView>(parts);
     std::vector<T> result(count_of(0, own_));
     const ByteSpan out = bytes_of(result);
     Call scatter = call(OpKind::kScatter);
@@ -188,9 +193,9 @@ class Typed {
 
   Status reduce_scatter() {
     std::vector<std::vector<T>> parts;
+    parts.reserve(static_cast<std::size_t>(n_));
     for (int i = 0; i < n_; ++i) parts.push_back(part(own_, i, count_of(0, i)));
-    std::vector<ByteView> in;
-    for (const auto& piece : parts) in.push_back(bytes_of(piece));
+    const std::vector<ByteView> in = views_of<ByteView>(parts);
     std::vector<T> result(count_of(0, own_));
     const ByteSpan out = bytes_of(result);
     Call reduce = call(OpKind::kReduceScatter);
@@ -207,10 +212,8 @@ class Typed {
       parts.push_back(part(own_, i, count_of(own_, i)));
       results.emplace_back(count_of(i, own_));
     }
-    std::vector<ByteView> in;
-    for (const auto& piece : parts) in.push_back(bytes_of(piece));
-    std::vector<ByteSpan> out;
-    for (auto& result : results) out.push_back(bytes_of(result));
+    const std::vector<ByteView> in = views_of<ByteView>(parts);
+    const std::vector<ByteSpan> out = views_of<ByteSpan>(results);
     Call exchange = call(OpKind::kAllToAll);
     exchange.inputs = in;
     exchange.outputs = out;
