@@ -150,8 +150,9 @@ std::size_t count_of(const Plan& plan, std::size_t buffer, int from, int to) {
   const bool by_receiver =
       plan.kind == OpKind::kScatter || plan.kind == OpKind::kReduceScatter || plan.kind == OpKind::kAllToAll;
   if (!plan.uneven || (!by_sender && !by_receiver)) return plan.counts[buffer];
-  const auto salt = static_cast<std::uint64_t>((by_sender ? from : 0) * 100 + (by_receiver ? to : 0));
-  return Random(plan.seed + buffer * 10'007 + salt).below(plan.counts[buffer] + 1);
+  const auto sender = static_cast<std::uint64_t>(by_sender ? from : 0);
+  const auto receiver = static_cast<std::uint64_t>(by_receiver ? to : 0);
+  return Random(plan.seed + buffer * 10'007 + sender * 100 + receiver).below(plan.counts[buffer] + 1);
 }
 
 // Arbitrary bits, but for bools: NaN, infinities, zeros of both signs and denormals are among them.
