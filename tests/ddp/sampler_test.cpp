@@ -79,6 +79,53 @@ TEST(Sampler, GoesOnInTheMiddleOfAnEpoch) {
   other.load(archive);
   EXPECT_EQ(all_of(other), Indices(whole.begin() + 4, whole.end()));
   EXPECT_EQ(all_of(other), whole);
+  // The place is one of its epoch: another epoch begins at its beginning.
+  other.resume_at(3, 10);
+  other.set_epoch(4);
+  EXPECT_EQ(all_of(other).size(), 10U);
+  other.resume_at(3, 10);
+  EXPECT_TRUE(all_of(other).empty());
+  EXPECT_THROW(other.resume_at(3, 11), InvalidArgument);
+}
+
+TEST(Sampler, GoesOnBehindALoaderThatAsksAhead) {
+  const auto seen = [](DistributedSampler sampler, std::size_t batches) {
+    const auto loader = torch::data::make_data_loader(
+        torch::data::datasets::TensorDataset(torch::arange(40)), std::move(sampler),
+        torch::data::DataLoaderOptions().batch_size(2).workers(1).max_jobs(4));
+    Indices all;
+    for (auto batch = loader->begin(); batch != loader->end() && batches > 0; --batches) {
+      for (const auto& example : *batch)
+        all.push_back(static_cast<std::size_t>(example.data.item<std::int64_t>()));
+      if (batches > 1) ++batch;
+    }
+    return all;
+  };
+  DistributedSampler sampler(40, of(0, 2));
+  const Indices whole = seen(sampler, 100);
+  ASSERT_EQ(whole.size(), 20U);
+  EXPECT_EQ(seen(sampler, 3), Indices(whole.begin(), whole.begin() + 6));
+  sampler.resume_at(0, 6);
+  EXPECT_EQ(seen(sampler, 100), Indices(whole.begin() + 6, whole.end()));
+}
+
+TEST(Sampler, WithoutSetEpochItWarnsOnce) {
+  const auto said = [](const auto& use) {
+    ::testing::internal::CaptureStderr();
+    use();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  DistributedSampler sampler(8, of(0, 2));
+  EXPECT_EQ(said([&] { all_of(sampler); }), "");
+  EXPECT_THAT(said([&] { all_of(sampler); }), ::testing::HasSubstr("call set_epoch() before"));
+  EXPECT_EQ(said([&] { all_of(sampler); }), "");
+  SamplerOptions plain = of(0, 2);
+  plain.shuffle = false;
+  DistributedSampler in_order(8, plain);
+  EXPECT_EQ(said([&] {
+              for (int i = 0; i < 2; ++i) all_of(in_order);
+            }),
+            "");
 }
 
 TEST(Sampler, ALoadersCopyIsTheUsersSampler) {
@@ -117,6 +164,9 @@ TEST(Sampler, WeightsSayWhatIsDrawn) {
 TEST(Sampler, WrongArgumentsAreRefused) {
   EXPECT_THROW(DistributedSampler(8, of(2, 2)), InvalidArgument);
   EXPECT_THROW(DistributedSampler(8, of(0, 0)), InvalidArgument);
+  EXPECT_THROW(DistributedWeightedSampler({1, -1}, {.num_samples = 3}, of(0, 1)), InvalidArgument);
+  EXPECT_THROW(DistributedWeightedSampler({1, NAN}, {.num_samples = 3}, of(0, 1)), InvalidArgument);
+  EXPECT_THROW(DistributedWeightedSampler({1, 1}, {.num_samples = 0}, of(0, 1)), InvalidArgument);
 }
 
 }  // namespace

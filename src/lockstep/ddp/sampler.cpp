@@ -7,6 +7,7 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -93,6 +94,7 @@ RankSampler::RankSampler(std::unique_ptr<Order> order) : state_(std::make_shared
 }
 
 void RankSampler::set_epoch(std::size_t epoch) {
+  if (epoch != state_->epoch) state_->resumed = false;  // the place was one of that epoch
   state_->epoch = epoch;
   state_->epoch_is_new = true;
 }
@@ -130,9 +132,15 @@ void RankSampler::load(torch::serialize::InputArchive& archive) {
   at::Tensor place = at::tensor({0, 0}, at::kLong);
   archive.read("epoch_and_index", place, /*is_buffer=*/true);
   const std::vector<std::size_t> read = indices_of(place);
-  set_epoch(read.at(0));
-  state_->indices = state_->order->of_rank(state_->epoch);
-  state_->at = read.at(1);
+  resume_at(read.at(0), read.at(1));
+}
+
+void RankSampler::resume_at(std::size_t epoch, std::size_t seen) {
+  if (seen > size())
+    refuse(cat("resume_at: ", seen, " indices were seen, but a rank gets ", size(), " in an epoch."));
+  set_epoch(epoch);
+  state_->indices = state_->order->of_rank(epoch);
+  state_->at = seen;
   state_->resumed = true;
 }
 
@@ -163,6 +171,11 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const SamplerOp
 DistributedWeightedSampler::DistributedWeightedSampler(std::vector<double> weights, const Draw& draw,
                                                        const SamplerOptions& options)
     : RankSampler([&]() -> std::unique_ptr<Order> {
+        const auto bad = std::find_if(weights.begin(), weights.end(),
+                                      [](double weight) { return !(weight >= 0) || std::isinf(weight); });
+        if (bad != weights.end())
+          refuse(cat("weight ", bad - weights.begin(), " is ", *bad, "; weights are 0 or above."));
+        if (draw.num_samples == 0) refuse("num_samples is 0; there is at least one.");
         const auto likely = static_cast<std::size_t>(
             std::count_if(weights.begin(), weights.end(), [](double weight) { return weight > 0; }));
         if (likely == 0) refuse("no weight is above 0.");

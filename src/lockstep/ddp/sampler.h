@@ -10,7 +10,9 @@
 // A sampler is a handle: a loader's copy is the same sampler. Every rank gets as many indices: where they do
 // not come out even, the first ones are given again, or the last ones left out (drop_last).
 // DistributedSampler gives the indices of torch's sampler of that name for the same seed and epoch.
-// save() and load() keep the place in the epoch: the first epoch after load() goes on from there.
+// save() and load() keep the place in the epoch: the first epoch after load() goes on from there. A loader
+// with workers asks for more than the program has seen: then keep the count of the examples seen, and
+// resume_at() it.
 //
 // Thread safety: one thread at a time, as a loader asks.
 #pragma once
@@ -41,6 +43,8 @@ class RankSampler : public torch::data::samplers::Sampler<> {
  public:
   void set_epoch(std::size_t epoch);
   std::size_t epoch() const;
+  // The next epoch is this one, without the first `seen` indices of this rank.
+  void resume_at(std::size_t epoch, std::size_t seen);
   // How many indices this rank gets in an epoch.
   std::size_t size() const;
 
