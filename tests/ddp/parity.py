@@ -91,8 +91,9 @@ class Parity(unittest.TestCase):
 
     def run_both(self, size, how):
         torch.manual_seed(3)
-        # As a Python program saves what it has wrapped.
-        torch.save({"module." + name: value for name, value in Net().state_dict().items()}, self.folder / "weights.pt")
+        wrapped = torch.nn.Module()  # whose state is that of a wrapped one: an OrderedDict with metadata
+        wrapped.module = Net()
+        torch.save(wrapped.state_dict(), self.folder / "weights.pt")
         for step, rank in itertools.product(range(STEPS), range(size)):
             torch.save(torch.randn(4, 8), self.folder / f"batch{step}_{rank}")
         how.setdefault("uses", [[[True, True]] * size] * STEPS)

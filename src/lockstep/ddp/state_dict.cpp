@@ -2,13 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
-#include <torch/csrc/jit/serialization/pickle.h>
+#include <caffe2/serialize/inline_container.h>
+#include <torch/csrc/jit/serialization/unpickler.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "lockstep/base/text.h"
@@ -17,20 +18,60 @@
 namespace lockstep::ddp {
 namespace {
 
-constexpr std::string_view kPrefix = "module.";
+using namespace std::string_view_literals;
+
+constexpr auto kPrefix = "module."sv;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw tensor::InvalidArgument(Status::invalid(cat("load_state_dict: ", what), {.op = "load_state_dict"}),
                                 {});
 }
 
+// A state_dict() is an OrderedDict with an attribute, _metadata, neither of which torch's reader in C++
+// knows. This is its pickle (protocol 2, as torch.save() writes it) as a pair: the class of the OrderedDict,
+// and a plain dictionary of what it holds. Nothing if it is not of that kind.
+std::optional<std::string> as_plain_dictionary(const std::string& pickle) {
+  constexpr auto kClass =
+      "\x80\x02"
+      "ccollections\nOrderedDict\nq\0"sv;
+  constexpr auto kMade = ")R"sv;  // called without arguments
+  constexpr auto kMetadata = "X\x09\0\0\0_metadata"sv;
+  constexpr auto kPair = "\x86."sv;
+  if (!pickle.starts_with(std::string(kClass) + std::string(kMade)) || !pickle.ends_with('.')) return {};
+  std::size_t end = pickle.size() - 1;
+  if (const std::size_t metadata = pickle.rfind(kMetadata); metadata != std::string::npos) {
+    // Before it, the dictionary of attributes is begun, and numbered in 1 byte or 4.
+    end = pickle.compare(metadata - 3, 2, "}q") == 0 ? metadata - 3 : metadata - 6;
+    if (pickle[end] != '}') return {};
+  }
+  const std::size_t rest = kClass.size() + kMade.size();
+  return cat(kClass, '}', pickle.substr(rest, end - rest), kPair);
+}
+
+c10::IValue unpickled(const std::string& path) {
+  caffe2::serialize::PyTorchStreamReader file(path);
+  const auto [data, size] = file.getRecord("data.pkl");
+  const std::string whole(static_cast<const char*>(data.get()), size);
+  const std::optional<std::string> plain = as_plain_dictionary(whole);
+  const std::string& pickle = plain ? *plain : whole;
+  std::size_t at = 0;
+  const auto next = [&](char* to, std::size_t most) {
+    const std::size_t count = pickle.copy(to, most, at);
+    at += count;
+    return count;
+  };
+  const auto bytes_of = [&](const std::string& name) { return std::get<0>(file.getRecord("data/" + name)); };
+  torch::jit::Unpickler unpickler(next, nullptr, nullptr, bytes_of, at::kCPU);
+  unpickler.set_version(file.version());
+  const c10::IValue value = unpickler.parse_ivalue();
+  return plain ? value.toTupleRef().elements()[1] : value;
+}
+
 std::map<std::string, at::Tensor> read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(cat("cannot read ", base::quoted(path), '.'));
-  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!std::ifstream(path, std::ios::binary)) refuse(cat("cannot read ", base::quoted(path), '.'));
   c10::IValue value;
   try {
-    value = torch::jit::pickle_load(bytes);
+    value = unpickled(path);
   } catch (const std::exception&) {
     refuse(cat(base::quoted(path), " is not what torch.save(model.state_dict(), path) writes."));
   }
