@@ -48,6 +48,16 @@ struct Two : nn::Module {
 
 TEST(Faults, AnUnusedParameterIsNamedWithItsRank) {
   run_world(3, [](int rank) {
+    {  // In the last pass there is: the others are told when the model goes.
+      DistributedDataParallel model(std::make_shared<Two>(), {.process_group = tensor::new_group({0, 1, 2})});
+      model(ones()).sum().backward();
+      if (rank == 1) {
+        model(ones(), false).sum().backward();
+      } else {
+        expect_error<RemoteError>([&] { model(ones()).sum().backward(); },
+                                  {"rank 1", "second.weight", "find_unused_parameters"});
+      }
+    }
     auto net = std::make_shared<Two>();
     DistributedDataParallel model(net);
     model(ones()).sum().backward();
@@ -79,6 +89,36 @@ TEST(Faults, WhatOneRankThrowsIsHeardByTheOthers) {
   heard([](auto& model) { model(ones(), "with a bomb between").sum().backward(); }, {"rank 1", "backward"});
 }
 
+TEST(Faults, AModuleIsWrappedAgainAfterAFailure) {
+  struct Thrower : nn::Module {
+    Thrower() { register_module("layer", layer); }
+    at::Tensor forward(const at::Tensor& x, bool fails) {
+      if (fails) throw 42;
+      return layer(x);
+    }
+    nn::Linear layer{2, 2};
+  };
+  run_world(2, [](int rank) {
+    const auto group = [] { return DataParallelOptions{.process_group = tensor::new_group({0, 1})}; };
+    auto net = std::make_shared<Thrower>();
+    DistributedDataParallel dead(net, group());
+    dead(ones(), false).sum().backward();
+    const std::vector<std::string> words = {"rank 1", "forward", "no std::exception"};
+    if (rank == 1) {
+      EXPECT_THROW(dead(ones(), true), int);
+    } else {
+      expect_error<RemoteError>([&] { dead(ones(), false).sum().backward(); }, words);
+    }
+    expect_error<DistError>([&] { dead(ones(), false).sum().backward(); }, words);
+    DistributedDataParallel alive(net, group());
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      alive((rank + 1) * ones(), false).sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->layer->weight.grad(), 1.5));
+    }
+  });
+}
+
 TEST(Faults, WhatAHookThrowsIsHeardByTheOthers) {
   run_world(2, [](int rank) {
     nn::Linear net(2, 2);
@@ -108,32 +148,84 @@ TEST(Faults, WhatAHookThrowsIsHeardByTheOthers) {
   });
 }
 
-TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
-  const auto differ = [](const std::function<std::shared_ptr<nn::Module>(int)>& make,
-                         const std::vector<std::string>& words) {
-    run_world(3, [&](int rank) {
-      expect_error([&] { ddp::DataParallel::make(ddp::view_of(make(rank)), {}); }, words);
-      tensor::barrier();  // the group lives on
+TEST(Faults, WhatAHookGivesIsRefusedWithTheParametersAndWhatToDo) {
+  struct Case {
+    CommHookPtr hook;
+    std::vector<std::string> words;
+  };
+  const auto giving = [](const at::Tensor& buffer) {
+    return function_hook([buffer](GradBucket& bucket) {
+      bucket.set_buffer(buffer);
+      return HookWork{};
     });
   };
-  differ([](int rank) { return nn::Linear(2, rank == 2 ? 3 : 2).ptr(); },
-         {"rank 2", "weight", "[3, 2]", "[2, 2]"});
-  differ([](int rank) { return nn::Linear(nn::LinearOptions(2, 2).bias(rank != 1)).ptr(); },
-         {"rank 1", "1 parameter"});
-  differ(
-      [](int rank) {
-        nn::Linear net(2, 2);
-        if (rank == 1) net->to(at::kDouble);
-        return net.ptr();
-      },
-      {"rank 1", "weight", "Double", "Float"});
-  differ(
-      [](int rank) {
-        nn::Linear net(2, 2);
-        net->bias.requires_grad_(rank != 1);
-        return net.ptr();
-      },
-      {"rank 1", "bias", "no gradient"});
+  run_world(2, [&](int rank) {
+    const std::vector<Case> cases = {
+        {giving(torch::ones({6}, at::kDouble)), {"6 elements of type Double", "Float"}},
+        {giving(torch::ones({6}).to_sparse()), {"sparse buffer"}},
+        {giving({}), {"undefined tensor"}},
+        {bf16_compress_wrapper(giving(torch::ones({1}, at::kBFloat16))), {"1 elements of type BFloat16"}},
+    };
+    for (const Case& each : cases) {
+      nn::Linear net(2, 2);
+      DistributedDataParallel model(net, {.process_group = tensor::new_group({0, 1})});
+      model.register_comm_hook(each.hook);
+      std::vector<std::string> words = each.words;
+      for (const char* word : {"\"weight\"", "\"bias\"", "bucket 0", "set_buffer()"})
+        words.emplace_back(word);
+      words.push_back(cat("rank ", rank));
+      tensor::barrier();
+      expect_error<ReductionError>([&] { model(ones()).sum().backward(); }, words);
+    }
+  });
+}
+
+TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
+  struct Case {
+    std::function<void(nn::Module&)> on_rank_one;
+    std::vector<std::string> words;
+    DataParallelOptions options_on_rank_one = {};
+  };
+  const auto nothing = [](nn::Module&) {};
+  const std::vector<Case> cases = {
+      {[](nn::Module& net) {
+         net.parameters()[0].set_data(torch::ones({3, 2}));
+       },
+       {"parameter \"weight\"", "[3, 2]", "[2, 2]"}},
+      {[](nn::Module& net) {
+         net.parameters()[0].set_data(torch::ones({2, 2}).t());
+       },
+       {"parameter \"weight\"", "strides [1, 2]", "strides [2, 1]"}},
+      {[](nn::Module& net) { net.to(at::kDouble); }, {"parameter \"weight\"", "Double", "Float"}},
+      {[](nn::Module& net) { net.parameters()[1].requires_grad_(false); }, {"\"bias\"", "no gradient"}},
+      {[](nn::Module& net) { net.register_parameter("more", torch::ones({1})); },
+       {"the parameter \"more\", which rank 0 has not"}},
+      {[](nn::Module& net) { net.register_buffer("later", torch::ones({1})); },
+       {"the buffer \"later\", which rank 0 has not"}},
+      {[](nn::Module& net) {
+         net.named_buffers()["state"].set_data(torch::ones({2, 1}));
+       },
+       {"buffer \"state\"", "[2, 1]", "[1, 2]"}},
+      {nothing, {"has no parameter \"bias\""}, {.parameters_and_buffers_to_ignore = {"bias"}}},
+      {nothing, {"\"bias\" where rank 0 has \"weight\""}, {.parameters_and_buffers_to_ignore = {"weight"}}},
+      {nothing, {"other options", "static_graph"}, {.static_graph = true}},
+      {nothing, {"other options", "forward_sync_buffers off"}, {.forward_sync_buffers = false}},
+      {nothing, {"other options", "weight sparse"}, {.sparse_parameters = {"weight"}}},
+      {nothing, {"other options", "buckets of 2097152"}, {.bucket_cap_mb = 2}},
+  };
+  run_world(3, [&](int rank) {
+    for (const Case& each : cases) {
+      nn::Linear net(2, 2);
+      net->register_buffer("state", torch::ones({1, 2}));
+      if (rank == 1) each.on_rank_one(*net);
+      std::vector<std::string> words = each.words;
+      words.push_back(cat("rank ", rank, ": DistributedDataParallel: the models differ: rank 1 "));
+      words.emplace_back("Wrap the same module with the same options on all ranks");
+      const DataParallelOptions options = rank == 1 ? each.options_on_rank_one : DataParallelOptions{};
+      expect_error([&] { DistributedDataParallel model(net, options); }, words);
+      tensor::barrier();  // the group lives on
+    }
+  });
 }
 
 TEST(Faults, WrongUseIsRefusedInWords) {
@@ -146,6 +238,11 @@ TEST(Faults, WrongUseIsRefusedInWords) {
     refused({.find_unused_parameters = true, .static_graph = true},
             {"static_graph", "find_unused_parameters"});
     refused({.bucket_cap_mb = 0}, {"bucket_cap_mb", "0"});
+    refused({.bucket_cap_mb_list = {1, -1}}, {"bucket_cap_mb_list", "-1"});
+    refused({.sparse_parameters = {"weigth"}}, {"sparse_parameters", "\"weigth\""});
+    refused({.parameters_and_buffers_to_ignore = {"weigth"}},
+            {"ignore", "\"weigth\"", "no parameter or buffer"});
+    DistributedDataParallel one_bucket(net, {.bucket_cap_mb = 1e300});
     refused({.bucket_cap_mb = 1, .bucket_cap_mb_list = {1}}, {"bucket_cap_mb_list"});
     refused({.skip_all_reduce_unused_params = true}, {"skip_all_reduce_unused_params"});
     const ProcessGroup one = tensor::new_group({0});

@@ -1,4 +1,5 @@
 // What a wrapped model is to its user: names, state, kinds of modules, buffers, what it says of itself.
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/any.h>
@@ -7,9 +8,12 @@
 #include <torch/serialize.h>
 #include <torch/utils.h>
 
+#include <optional>
 #include <sstream>
 
+#include "lockstep/base/log.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/tensor/observer.h"
 #include "lockstep/tensor/tensor_test_support.h"
 
 namespace lockstep {
@@ -85,6 +89,58 @@ TEST(Model, HasTheNamesOfItsModuleAndReachesIt) {
   });
 }
 
+// A model inside the module of another.
+struct OuterImpl : nn::Module {
+  explicit OuterImpl(const ProcessGroup& group)
+      : part(register_module("part", std::make_shared<DistributedDataParallel<nn::BatchNorm1dImpl>>(
+                                         nn::BatchNorm1d(2), DataParallelOptions{.process_group = group}))),
+        head(register_module("head", nn::Linear(2, 2))) {}
+  at::Tensor forward(const at::Tensor& x) { return head(part->forward(x)).square(); }
+  std::shared_ptr<DistributedDataParallel<nn::BatchNorm1dImpl>> part;
+  nn::Linear head;
+};
+TORCH_MODULE(Outer);
+
+TEST(Model, InsideAnotherReducesItsOwnPartForItsOwnGroup) {
+  run_world(2, [](int rank) {
+    const ProcessGroup single[] = {tensor::new_group({0}), tensor::new_group({1})};
+    for (const ProcessGroup& group : {ProcessGroup(), single[rank]}) {
+      torch::manual_seed(rank);
+      Outer net(group);
+      nn::BatchNorm1d inner(net->part->module());
+      {
+        const torch::NoGradGuard no_grad;
+        inner->weight.fill_(rank + 1);
+      }
+      inner->running_mean.fill_(rank);
+      DistributedDataParallel model(net);
+      EXPECT_TRUE(tensor::all_equal(inner->weight, rank + 1));
+      EXPECT_TRUE(tensor::all_equal(inner->running_mean, rank));
+      EXPECT_EQ(model.logging_data().numbers.at("num_parameter_tensors"), 2);
+      DistributedDataParallel after(nn::Linear(2, 1));
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor x = torch::randn({4, 2});
+        std::vector<at::Tensor> own =
+            torch::autograd::grad({after.module()->forward(net->head(inner(x)).square()).sum()},
+                                  {inner->weight, net->head->weight, after->weight});
+        tensor::all_reduce(own[0], {.op = ReduceOp::kAvg, .group = group});
+        for (const at::Tensor& gradient : {own[1], own[2]})
+          tensor::all_reduce(gradient, {.op = ReduceOp::kAvg});
+        for (nn::Module* const each : std::initializer_list<nn::Module*>{net.get(), &after})
+          each->zero_grad();
+        after(model(x)).sum().backward();
+        EXPECT_TRUE(at::equal(inner->weight.grad(), own[0])) << step;
+        EXPECT_TRUE(at::equal(net->head->weight.grad(), own[1])) << step;
+        EXPECT_TRUE(at::equal(after->weight.grad(), own[2])) << step;
+      }
+    }
+    Outer net(single[rank]);
+    for (const at::Tensor& parameter : net->head->parameters()) parameter.requires_grad_(false);
+    tensor::expect_error([&] { DistributedDataParallel model(net); },
+                         {"belong to a DistributedDataParallel"});
+  });
+}
+
 TEST(Model, SavedStateHasNoPrefix) {
   run_world(2, [](int rank) {
     nn::Sequential plain(nn::Linear(3, 4), nn::BatchNorm1d(4));
@@ -140,6 +196,32 @@ TEST(Model, TakesEveryKindOfModuleAndForward) {
     EXPECT_THAT(names(from_jit), ElementsAre("weight"));
     from_jit(std::vector<c10::IValue>{x}).toTuple()->elements()[0].toTensor().sum().backward();
     EXPECT_TRUE(tensor::all_equal(from_jit.parameters()[0].grad(), 2 * 1.5));
+
+    struct Keeps : nn::Module {
+      Keeps() { register_module("layer", layer); }
+      void forward(const at::Tensor& in) { output = layer(in); }
+      nn::Linear layer{3, 2};
+      at::Tensor output;
+    };
+    DistributedDataParallel keeps(std::make_shared<Keeps>());
+    keeps(x);
+    keeps->output.sum().backward();
+    EXPECT_TRUE(tensor::all_equal(keeps->layer->weight.grad(), 2 * 1.5));
+
+    struct Two : nn::Module {
+      Two() { register_module("layer", layer); }
+      std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& in) { return {layer(in), in}; }
+      nn::Linear layer{3, 2};
+    };
+    auto two = std::make_shared<Two>();
+    DistributedDataParallel any_pair{nn::AnyModule(two)};
+    any_pair.forward<std::pair<at::Tensor, at::Tensor>>(x).first.sum().backward();
+    EXPECT_TRUE(tensor::all_equal(two->layer->weight.grad(), 2 * 1.5));
+
+    std::shared_ptr<Two> none;
+    tensor::expect_error([&] { DistributedDataParallel null(none); }, {cat("rank ", rank), "no module"});
+    tensor::expect_error([&] { DistributedDataParallel null(nn::AnyModule{}); }, {"no module"});
+    tensor::expect_error([&] { DistributedDataParallel null(nn::Linear(nullptr)); }, {"no module"});
   });
 }
 
@@ -155,10 +237,28 @@ TEST(Model, EvaluatesWithoutTheOthers) {
       model(torch::randn({4, 3}));
     }
     model.train(false);
-    if (rank == 1) model(torch::randn({4, 3}));
+    if (rank == 1) {
+      EXPECT_ANY_THROW(model(torch::randn({4, 7})));
+      model(torch::randn({4, 3}));
+    }
     model.train();
     tensor::barrier();
+    net->zero_grad();
+    {
+      const auto guard = model.no_sync();  // the forward that rank 1 has evaluated begins nothing
+      model(torch::randn({4, 3})).sum().backward();
+    }
     model(torch::randn({4, 3})).sum().backward();
+    const at::Tensor all = torch::empty({2, 4});
+    tensor::all_gather_single(all.view({8}), net->parameters()[1].grad());
+    EXPECT_TRUE(at::equal(all[0], all[1]));
+    // Backward through what was evaluated is synchronised.
+    model.train(false);
+    net->zero_grad();
+    model((rank + 1) * torch::ones({1, 3})).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(net->parameters()[3].grad(), 1));
+    tensor::all_gather_single(all.view({8}), net->parameters()[1].grad());
+    EXPECT_TRUE(at::equal(all[0], all[1]));
   });
 }
 
@@ -192,6 +292,60 @@ TEST(Model, BuffersAreThoseOfRankZeroBeforeForward) {
         BufferHookLocation::kPostForward);
     with_hook(torch::randn({4, 2}));
     EXPECT_THAT(seen, ElementsAre("running_mean", "running_var", "num_batches_tracked"));
+    with_hook.register_buffer_comm_hook([&](const ddp::NamedTensors&) { hooked->running_mean.fill_(7); },
+                                        BufferHookLocation::kPreForward);
+    hooked->options.momentum(0);
+    with_hook(torch::randn({4, 2}));
+    EXPECT_TRUE(tensor::all_equal(hooked->running_mean, 7));
+  });
+}
+
+// A layer, and a buffer that is the rank's number when it is made.
+struct NumberedImpl : nn::Module {
+  explicit NumberedImpl(int rank) : layer(register_module("layer", nn::Linear(2, 2))) {
+    number = register_buffer("number", torch::full({2}, rank));
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  nn::Linear layer;
+  at::Tensor number;
+};
+TORCH_MODULE(Numbered);
+
+TEST(Model, OptionsSayWhichBuffersAreRankZeros) {
+  struct Case {
+    DataParallelOptions options;
+    bool at_construction;
+    bool before_forward;
+  };
+  const std::vector<Case> cases = {
+      {{}, true, true},
+      {{.forward_sync_buffers = false}, true, false},
+      {{.broadcast_buffers = false}, false, false},
+      {{.forward_sync_buffers = true, .broadcast_buffers = false}, true, true},
+      {{.init_sync = false}, false, true},
+      {{.parameters_and_buffers_to_ignore = {"number"}}, false, false},
+  };
+  run_world(2, [&](int rank) {
+    for (const Case& each : cases) {
+      torch::manual_seed(rank);
+      Numbered net(rank);
+      const at::Tensor weight = net->layer->weight.detach().clone();
+      DistributedDataParallel model(net, each.options);
+      EXPECT_TRUE(tensor::all_equal(net->number, each.at_construction ? 0 : rank));
+      EXPECT_EQ(at::equal(net->layer->weight, weight), rank == 0 || !each.options.init_sync);
+      net->number.fill_(rank + 5);
+      const auto version = net->number._version();
+      model(torch::ones({1, 2})).sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->number, each.before_forward ? 5 : rank + 5));
+      EXPECT_EQ(net->number._version(), version);
+      // Another tensor in its place, and one that is new.
+      net->number.set_data(torch::full({3}, rank + 9));
+      const at::Tensor later = net->register_buffer("later", torch::full({2}, rank + 7));
+      model(torch::ones({1, 2})).sum().backward();
+      const bool is_ignored = !each.options.parameters_and_buffers_to_ignore.empty();
+      EXPECT_TRUE(tensor::all_equal(net->number, each.before_forward ? 9 : rank + 9));
+      EXPECT_TRUE(tensor::all_equal(later, each.before_forward || is_ignored ? 7 : rank + 7));
+    }
   });
 }
 
@@ -232,6 +386,67 @@ TEST(Model, SaysWhatItDoes) {
     EXPECT_GE(data.numbers.at("backward_comm_time_end"), data.numbers.at("forward_compute_time_start"));
     tensor::expect_error([&] { model.set_runtime_logging_sample_rate(0); }, {"rate is 0"});
   });
+}
+
+TEST(Model, IsIntroducedAndMadeInFewOperations) {
+  run_world(2, [](int) {
+    nn::Sequential net(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Linear(4, 2));
+    int broadcasts = 0;
+    const auto watching = observe([&](const OperationEvent& event) {
+      if (event.phase == OperationPhase::kPre && std::string_view(event.op) == "broadcast") ++broadcasts;
+    });
+    ::testing::internal::CaptureStderr();
+    base::configure_logging({.level = base::LogLevel::kInfo});
+    DistributedDataParallel model(net, {.static_graph = true, .bucket_cap_mb = 2});
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                ::testing::ContainsRegex("DDP initialized with .*Sequential.*: 6 parameters, .* world of 2, "
+                                         "buckets of 2097152, 2097152 bytes, static_graph; .*master_port="));
+    EXPECT_EQ(broadcasts, 2);  // of all parameters, and of all buffers
+  });
+  run_world(1, [](int) {
+    nn::Linear net(2, 2);
+    DistributedDataParallel model(net);
+    int operations = 0;
+    const auto watching = observe([&](const OperationEvent&) { ++operations; });
+    model(torch::ones({1, 2})).sum().backward();
+    EXPECT_EQ(operations, 0);
+    EXPECT_EQ(model.core().gradients().buckets(), 0U);  // nothing is made, and nobody listens
+  });
+}
+
+TEST(Model, GoesOnInAnotherGroupAlsoWithARankThatIsNewThere) {
+  for (const bool static_graph : {false, true}) {
+    run_world(2, [&](int rank) {
+      torch::manual_seed(1);
+      const auto group = [] { return tensor::new_group({0, 1}); };
+      const ProcessGroup first = group();
+      const ProcessGroup second = group();
+      DataParallelOptions options{
+          .process_group = first, .static_graph = static_graph, .bucket_cap_mb = 1e-6};
+      nn::Sequential net(nn::Linear(2, 2), nn::Linear(2, 2));
+      std::optional<DistributedDataParallel<nn::SequentialImpl>> model(std::in_place, net, options);
+      if (rank == 0) model->register_comm_hook(all_reduce_hook());
+      const auto step = [&] {
+        net->zero_grad();
+        (*model)(torch::full({1, 2}, rank + 1.)).sum().backward();
+        EXPECT_TRUE(tensor::all_equal(net->parameters()[3].grad(), 1));
+        EXPECT_TRUE(at::allclose(net->parameters()[0].grad().select(1, 0),
+                                 1.5 * net->parameters()[2].detach().sum(0)));
+      };
+      for (int i = 0; i < 3; ++i) step();
+      EXPECT_TRUE(model->core().has_rebuilt_buckets());
+      if (rank == 0) {
+        model->update_process_group(second);
+      } else {
+        options.process_group = second;
+        options.init_sync = false;
+        model.emplace(net, options);
+      }
+      EXPECT_FALSE(model->core().has_rebuilt_buckets());
+      for (int i = 0; i < 3; ++i) step();
+      EXPECT_TRUE(model->core().has_rebuilt_buckets());
+    });
+  }
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // What becomes of gradients: where they lie, when they travel and in which buckets, and what hooks make of
 // them.
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
@@ -125,6 +128,132 @@ TEST(Reduction, SeveralForwardsOneBackwardAndTheOtherWayRound) {
     EXPECT_TRUE(at::equal(all[0], all[1]));
     net->weight.mutable_grad().reset();
     net->bias.mutable_grad().reset();
+  });
+}
+
+TEST(Reduction, GradIsThisRanksOwnAndNoBackwardPass) {
+  const std::vector<DataParallelOptions> options = {
+      {}, {.find_unused_parameters = true}, {.static_graph = true}};
+  run_world(2, [&](int rank) {
+    for (const DataParallelOptions& each : options) {
+      nn::Linear net(2, 1);
+      DistributedDataParallel model(net, each);
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad();
+        const at::Tensor x = torch::full({1, 2}, rank + 1.).requires_grad_();
+        const at::Tensor y = model(x).sum();
+        const at::Tensor own = torch::autograd::grad({y}, {net->weight}, {}, /*retain_graph=*/true)[0];
+        EXPECT_TRUE(tensor::all_equal(own, rank + 1));
+        // A penalty on the slope, which is a gradient itself.
+        const at::Tensor slope = torch::autograd::grad({y}, {x}, {}, true, /*create_graph=*/true)[0];
+        (y + slope.square().sum()).backward();
+        EXPECT_TRUE(at::allclose(net->weight.grad(), 1.5 + 2 * net->weight.detach())) << step;
+      }
+    }
+  });
+}
+
+// One that a program may have written: it clips gradients where they lie, and keeps handles of its own.
+class Clipping final : public torch::optim::Optimizer {
+ public:
+  explicit Clipping(std::vector<at::Tensor> parameters)
+      : Optimizer(std::move(parameters), std::make_unique<torch::optim::SGDOptions>(0.5)) {}
+  at::Tensor step(LossClosure) override {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : param_groups()[0].params()) {
+      parameter.mutable_grad() = parameter.grad().detach();
+      kept.push_back(parameter.grad());
+      parameter.grad().clamp_(-1, 1);
+      parameter.add_(parameter.grad(), -0.5);
+    }
+    return {};
+  }
+  std::vector<at::Tensor> kept;
+};
+
+TEST(Reduction, AnOptimizerOfOnesOwnMayChangeGradientsWhereTheyLie) {
+  run_world(2, [](int rank) {
+    nn::Linear net(2, 1);
+    DistributedDataParallel model(net);
+    Clipping optimizer(model.parameters());
+    for (int step = 0; step < 4; ++step) {
+      const at::Tensor before = net->weight.detach().clone();
+      model((step % 2 == 0 ? 1 : 0.1) * torch::full({1, 2}, rank + 1.)).sum().backward();
+      const at::Tensor mean = torch::full({1, 2}, step % 2 == 0 ? 1.5 : 0.15);
+      EXPECT_TRUE(at::allclose(net->weight.grad(), mean));
+      optimizer.step({});
+      EXPECT_TRUE(at::allclose(net->weight, before - 0.5 * mean.clamp(-1, 1)));
+      optimizer.zero_grad(/*set_to_none=*/step < 2);
+    }
+  });
+}
+
+TEST(Reduction, OutputsThatAreNobodysResultStayUntouched) {
+  struct GivesItsScale : nn::Module {
+    GivesItsScale() { scale = register_parameter("scale", torch::ones({1})); }
+    std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {x * scale, scale}; }
+    at::Tensor scale;
+  };
+  run_world(2, [](int rank) {
+    DistributedDataParallel model(std::make_shared<GivesItsScale>());
+    for (int step = 0; step < 3; ++step) {
+      model.zero_grad();
+      auto [y, scale] = model(torch::full({1}, rank + 1.));
+      (y + scale).backward();
+      EXPECT_TRUE(tensor::all_equal(model->scale.grad(), 2.5));
+    }
+    EXPECT_EQ(torch::autograd::impl::get_autograd_meta(model->scale)->cpp_hooks_list_, nullptr);
+  });
+}
+
+TEST(Reduction, HooksReduceInTheGroupOfTheirModel) {
+  run_world(2, [](int rank) {
+    const ProcessGroup alone[] = {tensor::new_group({0}), tensor::new_group({1})};
+    for (const auto& hook : {all_reduce_hook(), bf16_compress_hook(), fp16_compress_hook()}) {
+      nn::Linear net(2, 1);
+      DistributedDataParallel model(net, {.process_group = alone[rank]});
+      model.register_comm_hook(hook);
+      model(torch::full({1, 2}, rank + 1.)).sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank + 1));
+    }
+    nn::Linear net(2, 1);
+    DistributedDataParallel model(net, {.process_group = alone[rank]});
+    model.register_comm_hook(all_reduce_hook(ProcessGroup()));  // another, where one says so
+    model(torch::full({1, 2}, rank + 1.)).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1.5));
+  });
+}
+
+TEST(Reduction, ComplexSparseAndEmptyGradientsTravelAlsoCompressed) {
+  struct Kinds : nn::Module {
+    Kinds() {
+      wave = register_parameter("wave", torch::ones({3}, at::kComplexFloat));
+      half = register_parameter("half", torch::ones({3}, at::kHalf));
+      empty = register_parameter("empty", torch::ones({0, 2}, at::kDouble));  // alone in its bucket
+      words = register_module("words", nn::Embedding(nn::EmbeddingOptions(4, 2).sparse(true)));
+    }
+    at::Tensor forward(int rank) {
+      return at::imag(wave).sum() * (rank + 1) + at::real(wave).sum() +
+             half.to(at::kFloat).sum() * (rank + 1) + empty.sum() + words(torch::tensor({rank, 2})).sum();
+    }
+    at::Tensor wave, half, empty;
+    nn::Embedding words{nullptr};
+  };
+  run_world(2, [](int rank) {
+    for (const auto& hook : {all_reduce_hook(), bf16_compress_hook(), fp16_compress_hook()}) {
+      auto net = std::make_shared<Kinds>();
+      DistributedDataParallel model(net);
+      model.register_comm_hook(hook);
+      for (int step = 0; step < 2; ++step) {
+        net->zero_grad();
+        model(rank).sum().backward();
+        EXPECT_TRUE(tensor::all_equal(net->wave.grad(), c10::complex<double>(1, 1.5)));
+        EXPECT_TRUE(tensor::all_equal(net->half.grad(), 1.5));
+        EXPECT_EQ(net->empty.grad().sizes(), net->empty.sizes());
+        const at::Tensor rows = net->words->weight.grad().to_dense().select(1, 0);
+        EXPECT_TRUE(at::equal(rows, torch::tensor({0.5, 0.5, 1., 0.}, at::kFloat))) << rows;
+      }
+    }
   });
 }
 
@@ -276,10 +405,18 @@ TEST(Reduction, DelayedGradientsAreReducedWithTheOneThatIsNamed) {
     ASSERT_THAT(launched, ElementsAre(0, 1, 2, 3, 4, 5));
     const auto& buckets = model.core().gradients().plan().buckets;
     for (std::size_t b = 3; b < 6; ++b) EXPECT_THAT(buckets[b], ElementsAre(::testing::AnyOf(2, 4, 5)));
-    // All of them, with one that is delayed itself.
-    DistributedDataParallel all(same, {.delay_all_reduce_named_params = {"0.weight", "0.bias", "1.weight",
-                                                                         "1.bias", "2.weight", "2.bias"},
-                                       .param_to_hook_all_reduce = "0.weight"});
+    // All of them, with one that is delayed itself: the one that comes last.
+    const auto last = static_cast<std::size_t>(model.core().gradients().plan().buckets[2].front());
+    DistributedDataParallel all(net, {.delay_all_reduce_named_params = {"0.weight", "0.bias", "1.weight",
+                                                                        "1.bias", "2.weight", "2.bias"},
+                                      .param_to_hook_all_reduce = last == 0 ? "0.weight" : "0.bias"});
+    for (int step = 0; step < 3; ++step) {
+      const at::Tensor x = torch::full({1, 2}, rank + step + 1.);
+      all(x).square().sum().backward();
+      plain(x).square().sum().backward();
+      for (std::size_t i = 0; i < 6; ++i)
+        EXPECT_TRUE(at::equal(net->parameters()[i].grad(), same->parameters()[i].grad())) << i;
+    }
   });
 }
 

@@ -225,6 +225,7 @@ void BackwardPass::launch(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   copy_deferred(bucket);
   tell(PassPhase::kLaunched, bucket);
+  parts_.gradients.bucket(bucket).set_group(parts_.group);
   if (!skipped(bucket)) works_[bucket] = parts_.hook->reduce(parts_.gradients.bucket(bucket));
   if (bucket + 1 < works_.size()) return;
   map_ = parts_.used.local_map();
@@ -241,7 +242,9 @@ void BackwardPass::settle(std::size_t bucket) {
   if (work.then) work.then();
   GradBucket& own = parts_.gradients.bucket(bucket);
   if (const std::string wrong = own.settle(); !wrong.empty())
-    refuse(cat("bucket ", bucket, ": ", wrong, ", in the communication hook ", parts_.hook->name(), '.'));
+    refuse(cat("the communication hook ", parts_.hook->name(), ", bucket ", bucket, " (",
+               parts_.gradients.names_text(parts_.gradients.plan().buckets[bucket]), "): ", wrong,
+               ". Give set_buffer() a tensor of the bucket's own type and size."));
   tell(PassPhase::kDone, bucket, work.work.duration(), waiting);
 }
 

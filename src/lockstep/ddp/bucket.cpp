@@ -131,13 +131,14 @@ std::string GradBucket::settle() {
   if (buffer_.is_same(home_)) return {};
   const at::Tensor given = std::exchange(buffer_, home_);
   if (!given.defined()) return "the hook has given an undefined tensor as the bucket's buffer";
-  if (given.scalar_type() != home_.scalar_type() || given.numel() != home_.numel()) {
-    return cat("the hook has given a buffer of ", given.numel(), " elements of type ",
-               c10::toString(given.scalar_type()), ", but the bucket has ", home_.numel(), " of type ",
-               c10::toString(home_.scalar_type()));
+  if (given.scalar_type() != home_.scalar_type() || given.numel() != home_.numel() ||
+      given.layout() != at::kStrided) {
+    return cat("the hook has given a ", given.layout() == at::kStrided ? "buffer" : "sparse buffer", " of ",
+               given.numel(), " elements of type ", c10::toString(given.scalar_type()),
+               ", but the bucket has ", home_.numel(), " of type ", c10::toString(home_.scalar_type()));
   }
   const at::NoGradGuard no_grad;
-  home_.copy_(given.view({-1}));
+  home_.copy_(given.reshape({-1}));
   return {};
 }
 

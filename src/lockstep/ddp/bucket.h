@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/collective/copy_choice.h"
+#include "lockstep/tensor/process_group.h"
 
 namespace lockstep::ddp {
 
@@ -31,6 +32,8 @@ class GradBucket {
   // What the gradients become is in `buffer`, which must be of the same type and size. Lets a hook leave the
   // bucket's own memory alone.
   void set_buffer(const at::Tensor& buffer) { buffer_ = buffer; }
+  // The model's group, whose mean the gradients are to become.
+  const tensor::ProcessGroup& group() const { return group_; }
   // By place: views of the buffer, and the parameters that they belong to.
   std::vector<at::Tensor> gradients() const;
   const std::vector<at::Tensor>& parameters() const { return locals_; }
@@ -38,6 +41,7 @@ class GradBucket {
   // Internal, for BackwardPass.
   bool sparse() const { return sparse_; }
   void set_last(bool last) { last_ = last; }
+  void set_group(const tensor::ProcessGroup& group) { group_ = group; }
   const at::Tensor& view(std::size_t place) const { return views_[place]; }
   // Copies a gradient of the view's shape and type to its place, as `choice` says.
   void fill(std::size_t place, const at::Tensor& gradient, collective::CopyChoice& choice) const;
@@ -55,6 +59,7 @@ class GradBucket {
   std::vector<at::Tensor> locals_;
   bool sparse_;
   bool last_ = false;
+  tensor::ProcessGroup group_;
   at::Tensor home_;  // undefined for a sparse gradient
   at::Tensor buffer_;
   std::vector<at::Tensor> views_;

@@ -22,11 +22,9 @@ NamedTensors BufferSync::buffers() const {
 }
 
 void BufferSync::at_construction(const tensor::ProcessGroup& group) const {
-  const bool given = options_.forward_sync_buffers.has_value();
-  if (given && options_.broadcast_buffers)
+  if (options_.forward_sync_buffers && options_.broadcast_buffers)
     kLog.warn("forward_sync_buffers and broadcast_buffers are both given; broadcast_buffers is ignored.");
-  if (options_.init_sync && (given || options_.broadcast_buffers.value_or(true)))
-    broadcast_from_first(buffers(), group);
+  if (options_.init_sync && shares_buffers(options_)) broadcast_from_first(buffers(), group);
 }
 
 void BufferSync::around_forward(BufferHookLocation where, const tensor::ProcessGroup& group) const {

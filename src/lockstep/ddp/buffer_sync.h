@@ -25,9 +25,7 @@ class BufferSync {
       : module_(module), options_(options) {}
 
   void set_hook(BufferHook hook, BufferHookLocation where);
-  bool on() const {
-    return options_.forward_sync_buffers.value_or(options_.broadcast_buffers.value_or(true));
-  }
+  bool on() const { return syncs_buffers(options_); }
   void at_construction(const tensor::ProcessGroup& group) const;
   void around_forward(BufferHookLocation where, const tensor::ProcessGroup& group) const;
 

@@ -12,19 +12,20 @@ namespace {
 
 class AllReduceHook final : public CommHook {
  public:
-  explicit AllReduceHook(tensor::ProcessGroup group) : group_(std::move(group)) {}
+  explicit AllReduceHook(std::optional<tensor::ProcessGroup> group) : group_(std::move(group)) {}
 
   HookWork reduce(GradBucket& bucket) override {
     const at::Tensor buffer = bucket.buffer();
+    const tensor::ProcessGroup& group = group_ ? *group_ : bucket.group();
     if (!buffer.is_sparse())
-      return {tensor::all_reduce(buffer, {.op = ReduceOp::kAvg, .group = group_, .async_op = true})};
-    return {tensor::all_reduce(buffer, {.group = group_, .async_op = true}),
-            [buffer, size = group_.size()] { buffer.div_(size); }};
+      return {tensor::all_reduce(buffer, {.op = ReduceOp::kAvg, .group = group, .async_op = true})};
+    return {tensor::all_reduce(buffer, {.group = group, .async_op = true}),
+            [buffer, size = group.size()] { buffer.div_(size); }};
   }
   std::string name() const override { return "all_reduce"; }
 
  private:
-  const tensor::ProcessGroup group_;
+  const std::optional<tensor::ProcessGroup> group_;
 };
 
 class NoopHook final : public CommHook {
@@ -51,11 +52,17 @@ class CompressHook final : public CommHook {
 
   HookWork reduce(GradBucket& bucket) override {
     const at::Tensor wide = bucket.buffer();
-    bucket.set_buffer(wide.to(type_));
+    if (!wide.is_floating_point() || wide.is_sparse()) return inner_->reduce(bucket);
+    const at::Tensor narrow = wide.to(type_);
+    bucket.set_buffer(narrow);
     HookWork inner = inner_->reduce(bucket);
-    return {std::move(inner.work), [&bucket, wide, then = std::move(inner.then)] {
+    return {std::move(inner.work), [&bucket, wide, narrow, then = std::move(inner.then)] {
               if (then) then();
-              wide.copy_(bucket.buffer());
+              const at::Tensor given = bucket.buffer();
+              const bool fits = given.defined() && given.sizes() == narrow.sizes() &&
+                                given.scalar_type() == narrow.scalar_type();
+              if (!fits) return;  // which is said of the bucket's buffer
+              wide.copy_(given);
               bucket.set_buffer(wide);
             }};
   }
@@ -70,13 +77,13 @@ class CompressHook final : public CommHook {
 
 }  // namespace
 
-CommHookPtr all_reduce_hook(const tensor::ProcessGroup& group) {
+CommHookPtr all_reduce_hook(const std::optional<tensor::ProcessGroup>& group) {
   return std::make_shared<AllReduceHook>(group);
 }
-CommHookPtr fp16_compress_hook(const tensor::ProcessGroup& group) {
+CommHookPtr fp16_compress_hook(const std::optional<tensor::ProcessGroup>& group) {
   return fp16_compress_wrapper(all_reduce_hook(group));
 }
-CommHookPtr bf16_compress_hook(const tensor::ProcessGroup& group) {
+CommHookPtr bf16_compress_hook(const std::optional<tensor::ProcessGroup>& group) {
   return bf16_compress_wrapper(all_reduce_hook(group));
 }
 CommHookPtr fp16_compress_wrapper(CommHookPtr hook) {

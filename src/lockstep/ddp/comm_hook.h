@@ -1,8 +1,8 @@
 // A communication hook says how the gradients of one bucket become those of all ranks.
 //
 //   model.register_comm_hook([](lockstep::GradBucket& bucket) {
-//     return lockstep::HookWork{lockstep::all_reduce(bucket.buffer(), {.op = ReduceOp::kAvg, .async_op =
-//     true})};
+//     return lockstep::HookWork{lockstep::all_reduce(
+//         bucket.buffer(), {.op = ReduceOp::kAvg, .group = bucket.group(), .async_op = true})};
 //   });
 //
 // It is called once for each bucket and synchronised backward pass, in the same order of buckets on all
@@ -18,6 +18,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/ddp/bucket.h"
@@ -41,12 +42,12 @@ class CommHook {
 
 using CommHookPtr = std::shared_ptr<CommHook>;  // shared: a hook may wrap another, and serve several models
 
-// The mean over all ranks of the group: the default.
-CommHookPtr all_reduce_hook(const tensor::ProcessGroup& group = {});
+// The mean over all ranks of the group, the model's own if none is given: the default.
+CommHookPtr all_reduce_hook(const std::optional<tensor::ProcessGroup>& group = {});
 // The same, of gradients rounded to 16 bits. Sums are kept in 32 bits, and rounded once.
-CommHookPtr fp16_compress_hook(const tensor::ProcessGroup& group = {});
-CommHookPtr bf16_compress_hook(const tensor::ProcessGroup& group = {});
-// What `hook` does, on gradients rounded to 16 bits.
+CommHookPtr fp16_compress_hook(const std::optional<tensor::ProcessGroup>& group = {});
+CommHookPtr bf16_compress_hook(const std::optional<tensor::ProcessGroup>& group = {});
+// What `hook` does, on gradients rounded to 16 bits; complex and sparse ones stay as they are.
 CommHookPtr fp16_compress_wrapper(CommHookPtr hook);
 CommHookPtr bf16_compress_wrapper(CommHookPtr hook);
 // Every rank keeps its own gradients; for measuring what communication costs.

@@ -20,17 +20,23 @@ constexpr Logger kLog("ddp");
 }  // namespace
 
 std::shared_ptr<DataParallel> DataParallel::make(std::unique_ptr<ModuleView> module,
-                                                 const DataParallelOptions& options) {
+                                                 DataParallelOptions options) {
   check(options);
-  NamedTensors parameters = without_repeats(module->parameters(), options.parameters_and_buffers_to_ignore);
-  if (options.init_sync) check_same_on_all_ranks(parameters, settings_text(options), options.process_group);
-  if (options.init_sync) broadcast_from_first(parameters, options.process_group);
+  const std::vector<std::string>& ignored = options.parameters_and_buffers_to_ignore =
+      names_to_ignore(*module, std::move(options.parameters_and_buffers_to_ignore));
+  NamedTensors parameters = without_repeats(module->parameters(), ignored);
+  if (options.init_sync) {
+    NamedTensors buffers;
+    if (shares_buffers(options)) buffers = without_repeats(module->buffers(), ignored);
+    check_same_on_all_ranks({parameters, std::move(buffers), settings_text(options)}, options.process_group);
+    broadcast_from_first(parameters, options.process_group);
+  }
   const auto frozen = [](const auto& named) { return !named.second.requires_grad(); };
   parameters.erase(std::remove_if(parameters.begin(), parameters.end(), frozen), parameters.end());
   if (parameters.empty())
     refuse(
-        "the module has no parameter that needs a gradient, so there is nothing to reduce; use the module "
-        "itself.");
+        "the module has no parameter that needs a gradient, or all are ignored or belong to a "
+        "DistributedDataParallel inside it, so there is nothing to reduce; use the module itself.");
   std::shared_ptr<DataParallel> made(new DataParallel(std::move(module), options, std::move(parameters)));
   made->start();
   return made;
@@ -46,7 +52,7 @@ DataParallel::DataParallel(std::unique_ptr<ModuleView> module, const DataParalle
       snapshot_(parameters_),
       gradients_(parameters_, options, module_->sparse_parameters()),
       used_(used_parameters_for(options, gradients_)),
-      hook_(all_reduce_hook(group_)),
+      hook_(all_reduce_hook()),
       buffers_(*module_, options_),
       running_([this](std::vector<std::size_t> order) {
         if (!options_.find_unused_parameters && !rebuilt_) observed_order_ = std::move(order);
@@ -59,16 +65,28 @@ void DataParallel::start() {
   kLog.info(introduction());
 }
 
-DataParallel::~DataParallel() = default;
+DataParallel::~DataParallel() {
+  try {  // there is no next forward that would say it
+    const std::string what = unfinished_text();
+    if (what.empty() || !group_.backend()->failure().ok()) return;
+    kLog.error(what);
+    end_group(group_, what);
+  } catch (const std::exception&) {  // the world has ended before: there is nobody to tell
+  }
+}
 
-void DataParallel::attach() {
+BucketPlan DataParallel::first_plan() const {
   // Until a pass has been seen there is one bucket, as in torch, for nobody knows the order yet; unless
   // unused parameters are looked for, or every bucket's size is given: then the plan is made once and for
   // all.
   const bool rebuilds = !options_.find_unused_parameters;
   const BucketLimits unlimited = {SIZE_MAX};
   const bool first_is_one = rebuilds && options_.bucket_cap_mb_list.empty();
-  gradients_.lay_out(plan_before_first_pass(gradients_.planned(), first_is_one ? unlimited : limits_));
+  return plan_before_first_pass(gradients_.planned(), first_is_one ? unlimited : limits_);
+}
+
+void DataParallel::attach() {
+  gradients_.lay_out(first_plan());
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     gradients_.slot(i).when_accumulated([weak = weak_from_this(), i] {
       const auto self = weak.lock();
@@ -103,9 +121,13 @@ void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
   if (!group.is_member()) refuse("update_process_group: this rank is no member of the group.");
   if (gradients_.size() == 0)
     refuse("update_process_group: the autograd hooks were removed; wrap the module again.");
+  // A rank that is new to the group begins like this too: one plan, and one idea of what is used.
   running_.give_up();
   group_ = group;
-  if (own_hook_) hook_ = all_reduce_hook(group);
+  used_ = used_parameters_for(options_, gradients_);
+  observed_order_.clear();
+  rebuilt_ = false;
+  if (attached_) gradients_.lay_out(first_plan());
   if (group.size() > 1 && !attached_) attach();
 }
 
@@ -143,26 +165,30 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
                         .copying = options_.batched_grad_copy ? Copying::kWithItsBucket : Copying::kAtOnce,
                         .skip_unused = options_.skip_all_reduce_unused_params};
   auto pass = std::make_shared<BackwardPass>(parts, used_->expect(outputs));
-  running_.begin(
-      std::move(pass), group_, outputs,
-      module_->is_training() ? RunningPass::Unwinding::kIsAFailure : RunningPass::Unwinding::kIsNothing);
+  running_.begin(std::move(pass), group_, outputs,
+                 module_->is_training() ? RunningPass::Mode::kTraining : RunningPass::Mode::kEvaluation);
 }
 
-void DataParallel::forward_failed(const std::exception& error) {
-  if (syncing_ && group_.size() > 1) end_group(group_, cat("an exception in forward: ", text_of(error)));
+void DataParallel::forward_failed() {
+  if (!syncing_ || group_.size() < 2 || !module_->is_training()) return;  // in eval mode a rank may be alone
+  end_group(group_, cat("an exception in forward: ", text_of_exception()));
+}
+
+std::string DataParallel::unfinished_text() {
+  const std::shared_ptr<BackwardPass> last = running_.take_unfinished();
+  if (!last) return {};
+  return cat(
+      "DistributedDataParallel: the last backward pass is not finished, because these parameters got no "
+      "gradient on rank ",
+      tensor::get_rank(), ": ", gradients_.names_text(last->missing()),
+      ". If forward does not always use them, set find_unused_parameters = true; return every tensor that "
+      "the loss is made of from forward.");
 }
 
 void DataParallel::check_last_pass() {
-  const std::shared_ptr<BackwardPass> last = running_.take_unfinished();
-  if (!last) return;
-  const std::string names = gradients_.names_text(last->missing());
+  const std::string what = unfinished_text();
+  if (what.empty()) return;
   const Rank at{tensor::get_rank()};
-  const std::string what =
-      cat("DistributedDataParallel: the last backward pass is not finished, because these parameters got no "
-          "gradient on rank ",
-          at, ": ", names,
-          ". If forward does not always use them, set find_unused_parameters = true; return every tensor "
-          "that the loss is made of from forward.");
   end_group(group_, what);
   throw ReductionError(Status::aborted(cat("rank ", at, ": ", what), {.rank = at, .op = "forward"}), at);
 }
@@ -178,6 +204,7 @@ void DataParallel::check_unchanged() const {
 }
 
 void DataParallel::rebuild() {
+  running_.give_up();
   const std::vector<std::size_t> order = numbers_of_first(std::exchange(observed_order_, {}), group_);
   gradients_.lay_out(plan_in_order(gradients_.planned(), order, limits_));
   rebuilt_ = true;

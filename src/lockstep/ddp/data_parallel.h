@@ -39,8 +39,8 @@ namespace lockstep::ddp {
 
 class DataParallel final : public std::enable_shared_from_this<DataParallel> {
  public:
-  static std::shared_ptr<DataParallel> make(std::unique_ptr<ModuleView> module,
-                                            const DataParallelOptions& options);
+  // The parameters and buffers of a DistributedDataParallel inside the module are that one's alone.
+  static std::shared_ptr<DataParallel> make(std::unique_ptr<ModuleView> module, DataParallelOptions options);
   ~DataParallel();
 
   // Around every forward of the module, with the tensors that it returned.
@@ -49,8 +49,8 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   bool wants_inputs() const { return unregistered_.is_due() && synchronises(); }
   void set_inputs(std::vector<at::Tensor> inputs) { unregistered_.set_inputs(std::move(inputs)); }
   void end_forward(std::span<const at::Tensor> outputs);
-  // Forward has thrown: the other ranks are told.
-  void forward_failed(const std::exception& error);
+  // Forward has thrown what is being caught: the other ranks are told.
+  void forward_failed();
 
   // While the count is above 0, what forward begins is not synchronised.
   void hold_sync() { ++holds_; }
@@ -63,7 +63,8 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   }
   void observe(PassObserver observer) { observer_ = std::move(observer); }
   void remove_autograd_hooks();
-  // For a group of survivors or newcomers; all its ranks call it between two passes.
+  // For a group of survivors or newcomers; all its ranks call it between two passes, or have just wrapped the
+  // module for it. Buckets and what is known of used parameters begin anew, as after construction.
   void update_process_group(const tensor::ProcessGroup& group);
 
   // One of so many passes is sampled for the times of logging_data(), after the first ten.
@@ -80,10 +81,13 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
                NamedTensors parameters);
   void start();
   void attach();
+  BucketPlan first_plan() const;
   bool synchronises() const;
   void rebuild();
   void check_unchanged() const;
   void check_last_pass();
+  // Of the last pass, which is given up then; empty if it is finished, or never began.
+  std::string unfinished_text();
   // One line, for the log.
   std::string introduction() const;
 

@@ -71,7 +71,7 @@ LoggingData DataParallel::logging_data() const {
   std::vector<std::string> dtypes;
   for (const PlannedGradient& gradient : planned) {
     bytes += gradient.bytes();
-    const std::string name = c10::toString(gradient.dtype);
+    const std::string name(c10::scalarTypeToTypeMeta(gradient.dtype).name());  // "float"
     if (std::find(dtypes.begin(), dtypes.end(), name) == dtypes.end()) dtypes.push_back(name);
   }
   const bool several_devices = std::any_of(planned.begin(), planned.end(), [&](const auto& gradient) {
@@ -83,18 +83,18 @@ LoggingData DataParallel::logging_data() const {
   }
   std::vector<std::string> buckets;
   for (const auto& bucket : gradients_.plan().buckets) buckets.push_back(list_text(bucket, " "));
-  const std::string sizes = list_text(bucket_sizes(gradients_.plan(), planned));
+  const auto sizes = [&](const BucketPlan& plan) { return list_text(bucket_sizes(plan, planned)); };
 
   const Statistics::Sample sample = statistics_.sample();
   data.texts = {{"module_name", module_->type_name()},
                 {"backend_name", group_.backend_name()},
                 {"dtypes", base::join(dtypes)},
-                {"bucket_sizes", sizes},
+                {"bucket_sizes", sizes(first_plan())},
                 {"initial_bucket_size_limits", list_text(limits_)},
                 {"comm_hook", hook_->name()},
                 {"prev_iteration_grad_ready_order_indices", list_text(sample.ready_order)},
                 {"device_ids", ""},
-                {"rebuilt_bucket_sizes", rebuilt_ ? sizes : ""},
+                {"rebuilt_bucket_sizes", rebuilt_ ? sizes(gradients_.plan()) : ""},
                 {"rebuilt_per_bucket_param_indices", rebuilt_ ? base::join(buckets) : ""}};
   data.texts.merge(environment_texts());
   const auto flag = [](bool set) { return static_cast<std::int64_t>(set); };
@@ -110,7 +110,7 @@ LoggingData DataParallel::logging_data() const {
                   {"num_parameter_tensors", count(planned.size())},
                   {"total_parameter_size_bytes", count(bytes)},
                   {"unused_parameter_size", count(unused)},
-                  {"bucket_cap_bytes", count(limits_.back())},
+                  {"bucket_cap_bytes", count(*std::max_element(limits_.begin(), limits_.end()))},
                   {"num_buckets_reduced", count(sample.buckets_reduced)},
                   {"has_rebuilt_buckets", flag(rebuilt_)},
                   {"find_unused_parameters", flag(options_.find_unused_parameters)},

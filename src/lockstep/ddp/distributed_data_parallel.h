@@ -16,8 +16,10 @@
 // trains as on the whole batch; one that is a sum gives 1/n of it.
 //
 // It is a module itself, with the names of the wrapped one and no prefix: what is saved from one loads into
-// the other. `model->` and module() reach the wrapped module. Ownership: shares the module. Thread safety: as
-// the module's own. Errors: data_parallel.h.
+// the other. `model->` and module() reach the wrapped module. Several may stand in one graph, also for
+// different groups, and one inside the module of another: then the inner one reduces what belongs to it, for
+// its own group, and the outer one leaves that alone.
+// Ownership: shares the module. Thread safety: as the module's own. Errors: data_parallel.h.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>
@@ -34,6 +36,10 @@
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/output_tensors.h"
+
+namespace torch::nn {
+class SequentialImpl;
+}
 
 namespace lockstep::ddp {
 
@@ -54,6 +60,7 @@ class [[nodiscard]] NoSync {
 template <typename M>
 struct Wrapped {
   using Pointer = std::shared_ptr<M>;
+  static bool has_module(const Pointer& module) { return module != nullptr; }
   static std::shared_ptr<torch::nn::Module> base(const Pointer& module) { return module; }
   template <typename... Args>
   static decltype(auto) forward(const Pointer& module, Args&&... args) {
@@ -63,6 +70,7 @@ struct Wrapped {
 template <>
 struct Wrapped<torch::nn::AnyModule> {
   using Pointer = std::shared_ptr<torch::nn::AnyModule>;
+  static bool has_module(const Pointer& module) { return module != nullptr && !module->is_empty(); }
   static std::shared_ptr<torch::nn::Module> base(const Pointer& module) { return module->ptr(); }
   template <typename... Args>
   static at::Tensor forward(const Pointer& module, Args&&... args) {
@@ -72,10 +80,15 @@ struct Wrapped<torch::nn::AnyModule> {
 template <>
 struct Wrapped<torch::jit::Module> {
   using Pointer = std::shared_ptr<torch::jit::Module>;
+  static bool has_module(const Pointer& module) { return module != nullptr; }
   static c10::IValue forward(const Pointer& module, std::vector<c10::IValue> inputs) {
     return module->forward(std::move(inputs));
   }
 };
+
+// What may give something else than a tensor, if one says so.
+template <typename M>
+concept GivesAnything = std::same_as<M, torch::nn::AnyModule> || std::same_as<M, torch::nn::SequentialImpl>;
 
 // The part that does not depend on the kind of module: a module that has the children, parameters and buffers
 // of another as its own.
@@ -112,13 +125,18 @@ class DataParallelModule : public torch::nn::Module {
   decltype(auto) around(const Forward& forward) {
     try {
       core_->begin_forward();
-      decltype(auto) output = forward();
-      std::vector<at::Tensor> tensors;
-      find_tensors<std::remove_cvref_t<decltype(output)>>(output, tensors);
-      core_->end_forward(tensors);
-      return output;
-    } catch (const std::exception& error) {
-      core_->forward_failed(error);
+      if constexpr (std::is_void_v<decltype(forward())>) {
+        forward();
+        core_->end_forward({});
+      } else {
+        decltype(auto) output = forward();
+        std::vector<at::Tensor> tensors;
+        find_tensors<std::remove_cvref_t<decltype(output)>>(output, tensors);
+        core_->end_forward(tensors);
+        return output;
+      }
+    } catch (...) {
+      core_->forward_failed();
       throw;
     }
   }
@@ -133,6 +151,7 @@ class DistributedDataParallel : public DataParallelModule {
 
   explicit DistributedDataParallel(Pointer module, const DataParallelOptions& options = {})
       : DataParallelModule("DistributedDataParallel"), module_(std::move(module)) {
+    if (!Wrapped<M>::has_module(module_)) refuse("there is no module: the pointer or holder is empty.");
     if constexpr (std::same_as<M, torch::jit::Module>) {
       core_ = DataParallel::make(view_of(*module_), options);
       mirror(*module_);
@@ -144,18 +163,23 @@ class DistributedDataParallel : public DataParallelModule {
   explicit DistributedDataParallel(const torch::nn::ModuleHolder<M>& holder,
                                    const DataParallelOptions& options = {})
     requires std::derived_from<M, torch::nn::Module>
-      : DistributedDataParallel(holder.ptr(), options) {}
+      : DistributedDataParallel(holder.is_empty() ? nullptr : holder.ptr(), options) {}
   explicit DistributedDataParallel(M module, const DataParallelOptions& options = {})
     requires(std::same_as<M, torch::nn::AnyModule> || std::same_as<M, torch::jit::Module>)
       : DistributedDataParallel(std::make_shared<M>(std::move(module)), options) {}
 
   template <typename... Args>
   decltype(auto) forward(Args&&... args) {
-    if constexpr ((LookedInto<std::decay_t<Args>> && ...)) {
-      if (core_->wants_inputs()) core_->set_inputs(tensors_in(args...));
-    }
+    look_into(args...);
     return around(
         [&]() -> decltype(auto) { return Wrapped<M>::forward(module_, std::forward<Args>(args)...); });
+  }
+  // model.forward<std::tuple<at::Tensor, at::Tensor>>(x): of a module that does not know what it gives.
+  template <typename Output, typename... Args>
+    requires GivesAnything<M>
+  Output forward(Args&&... args) {
+    look_into(args...);
+    return around([&] { return module_->template forward<Output>(std::forward<Args>(args)...); });
   }
   template <typename... Args>
   decltype(auto) operator()(Args&&... args) {
@@ -189,6 +213,13 @@ class DistributedDataParallel : public DataParallelModule {
   }
 
  private:
+  template <typename... Args>
+  void look_into(const Args&... args) {
+    if constexpr ((LookedInto<std::decay_t<Args>> && ...)) {
+      if (core_->wants_inputs()) core_->set_inputs(tensors_in(args...));
+    }
+  }
+
   const Pointer module_;
 };
 

@@ -2,16 +2,24 @@
 
 #include <c10/util/Exception.h>
 
+#include <exception>
+
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
 
 namespace lockstep::ddp {
 
-std::string text_of(const std::exception& error) {
-  if (const auto* const own = dynamic_cast<const tensor::ErrorFields*>(&error))
-    return std::string(own->message());
-  const auto* const torch = dynamic_cast<const c10::Error*>(&error);
-  return torch != nullptr ? torch->what_without_backtrace() : error.what();
+std::string text_of_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    if (const auto* const own = dynamic_cast<const tensor::ErrorFields*>(&error))
+      return std::string(own->message());
+    const auto* const torch = dynamic_cast<const c10::Error*>(&error);
+    return torch != nullptr ? torch->what_without_backtrace() : error.what();
+  } catch (...) {
+    return "something that is no std::exception was thrown";
+  }
 }
 
 void end_group(const tensor::ProcessGroup& group, const std::string& why) {

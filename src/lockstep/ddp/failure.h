@@ -1,15 +1,14 @@
 // How a rank's failure in training ends its group, so that the others need not wait for it. Internal.
 #pragma once
 
-#include <exception>
 #include <string>
 
 #include "lockstep/tensor/process_group.h"
 
 namespace lockstep::ddp {
 
-// Without the stack that torch's errors carry, and without who reports it.
-std::string text_of(const std::exception& error);
+// What is being caught, without the stack that torch's errors carry, and without who reports it.
+std::string text_of_exception();
 
 // The other ranks get RemoteError with `why`, unless the group has failed before. Does not throw.
 void end_group(const tensor::ProcessGroup& group, const std::string& why);

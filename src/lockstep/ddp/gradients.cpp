@@ -28,6 +28,7 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
                      const std::vector<std::string>& sparse) {
   for (const std::string& name : options.delay_all_reduce_named_params)
     find(parameters, "delay_all_reduce_named_params", name);
+  for (const std::string& name : options.sparse_parameters) find(parameters, "sparse_parameters", name);
   if (!options.param_to_hook_all_reduce.empty())
     delay_ends_with_ = find(parameters, "param_to_hook_all_reduce", options.param_to_hook_all_reduce);
   for (const auto& [name, parameter] : parameters) {

@@ -4,9 +4,12 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "lockstep/base/text.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -49,6 +52,21 @@ class NnModuleView final : public ModuleView {
     });
     return names;
   }
+  std::vector<std::string> of_inner_models() const override {
+    std::unordered_set<const c10::TensorImpl*> inside;
+    module_->apply([&](const torch::nn::Module& module) {
+      if (dynamic_cast<const DataParallelModule*>(&module) == nullptr) return;
+      for (const at::Tensor& parameter : module.parameters()) inside.insert(parameter.unsafeGetTensorImpl());
+      for (const at::Tensor& buffer : module.buffers()) inside.insert(buffer.unsafeGetTensorImpl());
+    });
+    std::vector<std::string> names;
+    for (const NamedTensors& all : {parameters(), buffers()}) {
+      for (const auto& [name, tensor] : all) {
+        if (inside.contains(tensor.unsafeGetTensorImpl())) names.push_back(name);
+      }
+    }
+    return names;
+  }
 
  private:
   const std::shared_ptr<torch::nn::Module> module_;
@@ -75,12 +93,29 @@ class JitModuleView final : public ModuleView {
   }
   bool has_sync_batch_norm() const override { return false; }
   std::vector<std::string> sparse_parameters() const override { return {}; }
+  std::vector<std::string> of_inner_models() const override { return {}; }
 
  private:
   const torch::jit::Module module_;
 };
 
 }  // namespace
+
+std::vector<std::string> names_to_ignore(const ModuleView& module, std::vector<std::string> given) {
+  std::unordered_set<std::string> known;
+  for (const NamedTensors& all : {module.parameters(), module.buffers()}) {
+    for (const auto& named : all) known.insert(named.first);
+  }
+  for (const std::string& name : given) {
+    if (!known.contains(name))
+      refuse(cat("parameters_and_buffers_to_ignore names ", base::quoted(name),
+                 ", which is no parameter or buffer of the module."));
+  }
+  std::vector<std::string> inner = module.of_inner_models();
+  given.insert(given.end(), inner.begin(), inner.end());
+  std::sort(given.begin(), given.end());
+  return given;
+}
 
 std::unique_ptr<ModuleView> view_of(std::shared_ptr<torch::nn::Module> module) {
   return std::make_unique<NnModuleView>(std::move(module));

@@ -27,7 +27,12 @@ class ModuleView {
   virtual bool has_sync_batch_norm() const = 0;
   // Names of parameters whose gradients are sparse by the kind of their module.
   virtual std::vector<std::string> sparse_parameters() const = 0;
+  // Names of parameters and buffers that belong to a DistributedDataParallel inside the module.
+  virtual std::vector<std::string> of_inner_models() const = 0;
 };
+
+// Sorted: `given`, and what belongs to inner models. InvalidArgument for a name that the module has not.
+std::vector<std::string> names_to_ignore(const ModuleView& module, std::vector<std::string> given);
 
 // Shared with the user, who goes on to use the module.
 std::unique_ptr<ModuleView> view_of(std::shared_ptr<torch::nn::Module> module);

@@ -1,5 +1,7 @@
 #include "lockstep/ddp/options.h"
 
+#include <algorithm>
+
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
@@ -11,7 +13,10 @@ constexpr double kMiB = 1 << 20;
 constexpr double kDefaultCap = 25;
 constexpr double kDefaultFirstCap = 1;
 
-std::size_t bytes_of(double mb) { return static_cast<std::size_t>(mb * kMiB); }
+std::size_t bytes_of(double mb) {
+  constexpr double kMost = 1e18;  // fits
+  return static_cast<std::size_t>(std::min(mb * kMiB, kMost));
+}
 
 }  // namespace
 
@@ -62,17 +67,28 @@ BucketLimits limits_of(const DataParallelOptions& options) {
           bytes_of(cap)};
 }
 
+bool shares_buffers(const DataParallelOptions& options) {
+  return options.forward_sync_buffers.has_value() || options.broadcast_buffers.value_or(true);
+}
+
+bool syncs_buffers(const DataParallelOptions& options) {
+  return options.forward_sync_buffers.value_or(options.broadcast_buffers.value_or(true));
+}
+
 std::string settings_text(const DataParallelOptions& options) {
   std::vector<std::string> limits;
   for (const std::size_t limit : limits_of(options)) limits.push_back(cat(limit));
-  return cat("buckets of ", base::join(limits), " bytes",
-             options.find_unused_parameters ? ", find_unused_parameters" : "",
-             options.static_graph ? ", static_graph" : "",
-             options.skip_all_reduce_unused_params ? ", skip_all_reduce_unused_params" : "",
-             options.param_to_hook_all_reduce.empty()
-                 ? ""
-                 : cat(", ", base::join(options.delay_all_reduce_named_params), " delayed until ",
-                       options.param_to_hook_all_reduce));
+  return cat(
+      "buckets of ", base::join(limits), " bytes",
+      options.find_unused_parameters ? ", find_unused_parameters" : "",
+      options.static_graph ? ", static_graph" : "",
+      options.skip_all_reduce_unused_params ? ", skip_all_reduce_unused_params" : "",
+      syncs_buffers(options) ? "" : ", forward_sync_buffers off",
+      shares_buffers(options) ? "" : ", broadcast_buffers off",
+      options.sparse_parameters.empty() ? "" : cat(", ", base::join(options.sparse_parameters), " sparse"),
+      options.param_to_hook_all_reduce.empty() ? ""
+                                               : cat(", ", base::join(options.delay_all_reduce_named_params),
+                                                     " delayed until ", options.param_to_hook_all_reduce));
 }
 
 }  // namespace lockstep::ddp

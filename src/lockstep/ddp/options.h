@@ -27,7 +27,8 @@ struct DataParallelOptions {
   // leaves them out of init_sync; it is ignored where both are given.
   std::optional<bool> forward_sync_buffers = {};
   std::optional<bool> broadcast_buffers = {};
-  // By name: neither reduced nor broadcast.
+  // By name: neither reduced nor broadcast. What belongs to a DistributedDataParallel inside need not be
+  // named.
   std::vector<std::string> parameters_and_buffers_to_ignore = {};
   // By name: their gradients are sparse. That of an Embedding or EmbeddingBag that says so is known.
   std::vector<std::string> sparse_parameters = {};
@@ -55,6 +56,9 @@ struct DataParallelOptions {
 // Throws InvalidArgument for options that cannot be.
 void check(const DataParallelOptions& options);
 BucketLimits limits_of(const DataParallelOptions& options);
+// Whether buffers are rank 0's after construction, and whether they are before each forward.
+bool shares_buffers(const DataParallelOptions& options);
+bool syncs_buffers(const DataParallelOptions& options);
 // What must be the same on all ranks, in words.
 std::string settings_text(const DataParallelOptions& options);
 // InvalidArgument: "rank 2: DistributedDataParallel: ...".

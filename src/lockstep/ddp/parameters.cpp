@@ -17,18 +17,19 @@
 
 namespace lockstep::ddp {
 
-// What a rank tells the others of a parameter.
-struct ParameterFacts {
+// What a rank tells the others of a parameter or buffer.
+struct TensorFacts {
   std::string name;
   std::string facts;  // in words, to be compared and to be shown
 };
-LOCKSTEP_OBJECT(ParameterFacts, name, facts)
+LOCKSTEP_OBJECT(TensorFacts, name, facts)
 
 struct ModelFacts {
-  std::vector<ParameterFacts> parameters;
+  std::vector<TensorFacts> parameters;
+  std::vector<TensorFacts> buffers;
   std::string settings;
 };
-LOCKSTEP_OBJECT(ModelFacts, parameters, settings)
+LOCKSTEP_OBJECT(ModelFacts, parameters, buffers, settings)
 
 namespace {
 
@@ -42,25 +43,40 @@ std::string list_text(at::IntArrayRef numbers) {
 
 std::string facts_text(const at::Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " of shape ", list_text(tensor.sizes()), " and strides ",
-             list_text(tensor.strides()), tensor.requires_grad() ? "" : " that needs no gradient");
+             list_text(tensor.strides()));
 }
 
-// Empty if there is none.
+std::vector<TensorFacts> facts_of(const NamedTensors& tensors, std::string_view without_gradient) {
+  std::vector<TensorFacts> all;
+  for (const auto& [name, tensor] : tensors)
+    all.push_back({name, cat(facts_text(tensor), tensor.requires_grad() ? "" : without_gradient)});
+  return all;
+}
+
+// Empty if there is none. `what`: "parameter".
+std::string difference(const std::vector<TensorFacts>& first, const std::vector<TensorFacts>& other,
+                       Rank from, std::string_view what) {
+  const std::size_t both = std::min(first.size(), other.size());
+  for (std::size_t i = 0; i < both; ++i) {
+    if (first[i].name != other[i].name)
+      return cat("has the ", what, ' ', base::quoted(other[i].name), " where rank ", from, " has ",
+                 base::quoted(first[i].name));
+    if (first[i].facts != other[i].facts)
+      return cat("has the ", what, ' ', base::quoted(other[i].name), " as ", other[i].facts, ", rank ", from,
+                 " as ", first[i].facts);
+  }
+  if (first.size() > both)
+    return cat("has no ", what, ' ', base::quoted(first[both].name), ", which rank ", from, " has");
+  if (other.size() > both)
+    return cat("has the ", what, ' ', base::quoted(other[both].name), ", which rank ", from, " has not");
+  return {};
+}
+
 std::string difference(const ModelFacts& first, const ModelFacts& other, Rank from) {
   if (first.settings != other.settings)
     return cat("has other options: ", other.settings, "; rank ", from, " has: ", first.settings);
-  for (std::size_t i = 0; i < std::min(first.parameters.size(), other.parameters.size()); ++i) {
-    const ParameterFacts& wanted = first.parameters[i];
-    const ParameterFacts& given = other.parameters[i];
-    if (wanted.name != given.name)
-      return cat("has the parameter ", base::quoted(given.name), " where rank ", from, " has ",
-                 base::quoted(wanted.name));
-    if (wanted.facts != given.facts)
-      return cat("has the parameter ", base::quoted(given.name), " as ", given.facts, ", rank ", from, " as ",
-                 wanted.facts);
-  }
-  if (first.parameters.size() == other.parameters.size()) return {};
-  return cat("has ", other.parameters.size(), " parameters, rank ", from, " has ", first.parameters.size());
+  const std::string found = difference(first.parameters, other.parameters, from, "parameter");
+  return found.empty() ? difference(first.buffers, other.buffers, from, "buffer") : found;
 }
 
 // Takes the bytes of tensors to a flat buffer, or back.
@@ -116,29 +132,28 @@ void broadcast_chunk(const std::vector<at::Tensor>& tensors, std::size_t bytes,
 NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string>& ignored) {
   std::unordered_set<const c10::TensorImpl*> seen;
   const auto unwanted = [&](const auto& named) {
-    return !named.second.defined() ||
-           std::find(ignored.begin(), ignored.end(), named.first) != ignored.end() ||
+    return !named.second.defined() || std::binary_search(ignored.begin(), ignored.end(), named.first) ||
            !seen.insert(named.second.unsafeGetTensorImpl()).second;
   };
   tensors.erase(std::remove_if(tensors.begin(), tensors.end(), unwanted), tensors.end());
   return tensors;
 }
 
-void check_same_on_all_ranks(const NamedTensors& parameters, const std::string& settings,
-                             const tensor::ProcessGroup& group) {
-  ModelFacts own{.settings = settings};
-  for (const auto& [name, tensor] : parameters) own.parameters.push_back({name, facts_text(tensor)});
+void check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group) {
+  const ModelFacts facts{.parameters = facts_of(own.parameters, " that needs no gradient"),
+                         .buffers = facts_of(own.buffers, ""),
+                         .settings = own.settings};
   std::vector<ModelFacts> all;
-  tensor::all_gather_object(all, own, {.group = group});
+  tensor::all_gather_object(all, facts, {.group = group});
   for (std::size_t r = 1; r < all.size(); ++r) {
     const std::string found = difference(all.front(), all[r], Rank{group.ranks().front()});
     if (found.empty()) continue;
     const Rank at{tensor::get_rank()};
     const Rank other{group.ranks()[r]};
     throw tensor::InvalidArgument(
-        Status::invalid(
-            cat("rank ", at, ": DistributedDataParallel: the models differ: rank ", other, ' ', found, '.'),
-            {.rank = at, .peer = other, .op = "DistributedDataParallel"}),
+        Status::invalid(cat("rank ", at, ": DistributedDataParallel: the models differ: rank ", other, ' ',
+                            found, ". Wrap the same module with the same options on all ranks."),
+                        {.rank = at, .peer = other, .op = "DistributedDataParallel"}),
         at);
   }
 }

@@ -15,13 +15,19 @@ namespace lockstep::ddp {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Each tensor once, under its first name, without those that are ignored.
+// Each tensor once, under its first name, without those that are ignored: sorted names.
 NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string>& ignored);
 
-// Throws on every rank, with the first difference to rank 0 that any rank has: another number of parameters,
-// or one of another name, shape, strides, type or requires_grad; or `settings` that differ.
-void check_same_on_all_ranks(const NamedTensors& parameters, const std::string& settings,
-                             const tensor::ProcessGroup& group);
+// What all ranks must have in common.
+struct ModelParts {
+  NamedTensors parameters;
+  NamedTensors buffers;  // that are rank 0's, at construction or before each forward
+  std::string settings;
+};
+
+// Throws on every rank, with the first difference to rank 0 that any rank has: a parameter or buffer more or
+// less, or one of another name, shape, strides, type or requires_grad; or settings that differ.
+void check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group);
 
 // The parameters of a module as they were when it was wrapped. Keeps no tensors alive: its owner does.
 class ParameterSnapshot {

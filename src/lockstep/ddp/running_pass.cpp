@@ -9,25 +9,46 @@
 #include "lockstep/ddp/failure.h"
 
 namespace lockstep::ddp {
+namespace {
+
+// Whether autograd computes the gradients of some tensors alone, as torch::autograd::grad() does.
+bool is_for_some_tensors() {
+  const auto* const asked_for = torch::autograd::get_current_graph_task_exec_info();
+  return asked_for != nullptr && !asked_for->empty();
+}
+
+}  // namespace
 
 void RunningPass::begin(std::shared_ptr<BackwardPass> pass, const tensor::ProcessGroup& group,
-                        std::span<const at::Tensor> outputs, Unwinding unwinding) {
+                        std::span<const at::Tensor> outputs, Mode mode) {
+  const std::weak_ptr<BackwardPass> made = pass;
   std::shared_ptr<UnwindWatch> watch;  // shared by the hooks
-  if (unwinding == Unwinding::kIsAFailure) {
-    watch = std::make_shared<UnwindWatch>([weak = self_, pass = std::weak_ptr(pass)] {
-      if (const auto self = weak.lock()) self->unwound(pass);
+  if (mode == Mode::kTraining) {
+    watch = std::make_shared<UnwindWatch>([weak = self_, made] {
+      if (const auto self = weak.lock()) self->unwound(made);
     });
   }
+  bool has_hooks = false;
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || output.is_leaf()) continue;  // a leaf is somebody's, and would keep the hook
+    has_hooks = true;
+    output.register_hook([weak = self_, watch, made](const at::Tensor&) {
+      if (const auto self = weak.lock()) self->backward_reached(made);
+    });
+  }
+  const MutexLock lock(mutex_);
+  evaluated_ = {};
+  (mode == Mode::kEvaluation && has_hooks ? evaluated_ : current_) = {std::move(pass), group};
+}
+
+void RunningPass::backward_reached(const std::weak_ptr<BackwardPass>& pass) {
+  if (is_for_some_tensors()) return;
+  const std::shared_ptr<BackwardPass> made = pass.lock();
   {
     const MutexLock lock(mutex_);
-    current_ = {std::move(pass), group};
+    if (made && evaluated_.pass == made) current_ = std::exchange(evaluated_, {});
   }
-  for (const at::Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad()) continue;
-    output.register_hook([weak = self_, watch](const at::Tensor&) {
-      if (const auto self = weak.lock()) self->enter();
-    });
-  }
+  enter();
 }
 
 RunningPass::Current RunningPass::current() const {
@@ -38,6 +59,7 @@ RunningPass::Current RunningPass::current() const {
 void RunningPass::give_up() {
   const MutexLock lock(mutex_);
   current_ = {};
+  evaluated_ = {};
 }
 
 bool RunningPass::has_ever_begun() const {
@@ -69,8 +91,8 @@ void RunningPass::accumulated(std::size_t parameter) {
 void RunningPass::or_end(const Current& now, const std::function<void()>& step) {
   try {
     step();
-  } catch (const std::exception& error) {
-    end_group(now.group, text_of(error));
+  } catch (...) {
+    end_group(now.group, text_of_exception());
     drop(now.pass);
     throw;
   }

@@ -2,7 +2,8 @@
 // the outputs of forward and on gradients, and by callbacks at the end of its tasks.
 //
 // What a step of the pass throws ends the group and the pass; so does an exception elsewhere in backward, and
-// one that lets the outputs go before it. Internal.
+// one that lets the outputs go before it. torch::autograd::grad() is not a backward pass: it accumulates
+// nothing, so nothing is reduced. Internal.
 //
 // Thread safety: any thread. Ownership: a part of what its passes work on, which hooks of the graph refer to
 // weakly: see belong_to().
@@ -27,8 +28,9 @@ class RunningPass final {
  public:
   // Called when a pass is finished, with the order in which its gradients became final.
   using Finished = std::function<void(std::vector<std::size_t> order)>;
-  // What happens to outputs that an exception lets go before backward: in eval mode a rank may be alone.
-  enum class Unwinding : std::uint8_t { kIsAFailure, kIsNothing };
+  // In evaluation a rank may be alone: its pass begins with a backward through its own outputs, if there ever
+  // is one, and outputs that an exception lets go are nothing to the others.
+  enum class Mode : std::uint8_t { kTraining, kEvaluation };
 
   explicit RunningPass(Finished finished) : finished_(std::move(finished)) {}
 
@@ -36,7 +38,7 @@ class RunningPass final {
   void belong_to(const std::shared_ptr<RunningPass>& self) { self_ = self; }
   // After forward. One that has not run is given up.
   void begin(std::shared_ptr<BackwardPass> pass, const tensor::ProcessGroup& group,
-             std::span<const at::Tensor> outputs, Unwinding unwinding);
+             std::span<const at::Tensor> outputs, Mode mode);
   // A gradient was accumulated.
   void accumulated(std::size_t parameter);
   void give_up();
@@ -50,6 +52,7 @@ class RunningPass final {
     tensor::ProcessGroup group = {};
   };
   Current current() const;
+  void backward_reached(const std::weak_ptr<BackwardPass>& pass);
   void enter();
   void leave(const Current& current, int task);
   void unwound(const std::weak_ptr<BackwardPass>& pass);
@@ -60,6 +63,8 @@ class RunningPass final {
   std::weak_ptr<RunningPass> self_;
   mutable Mutex mutex_;
   Current current_ LOCKSTEP_GUARDED_BY(mutex_);
+  Current evaluated_
+      LOCKSTEP_GUARDED_BY(mutex_);  // becomes the current one when backward reaches its outputs
   bool begun_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
