@@ -1,11 +1,9 @@
 // One rank of the tests that are written in Python.
 //
 //   ddp_rank FOLDER          parity.py: does what case.json says, with the weights and batches of the folder,
-//   and
-//                            prints what comes of it as JSON lines, on rank 0
+//                            and prints what comes of it as JSON lines, on rank 0
 //   ddp_rank --bitwise N     hosts_test.py: trains every net of nets.h beside one process, in N steps (50 for
-//   the
-//                            first), and says on each rank whether the bits are the same
+//                            the first), and says on each rank whether the bits are the same
 //   ddp_rank --killed VICTIM STEP US
 //                            kills.py: trains until rank VICTIM kills itself, so many microseconds after a
 //                            step has begun, and says on each other rank whom it heard of
@@ -23,6 +21,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -110,14 +109,78 @@ int train(const json& how, const std::string& folder) {
     if (rank == 0) {
       json line = {{"loss", loss.item<double>()}, {"gradients", gradients(*net)}};
       const lockstep::LoggingData data = model.logging_data();
-      for (const auto& item : data.texts) line["logged"].push_back(item.first);
-      for (const auto& item : data.numbers) line["logged"].push_back(item.first);
+      line["logged"] = json::parse(data.json());
       line["buckets"] = model.core().gradients().plan().buckets;
       std::cout << line.dump() << "\n";
     }
     optimizer.step();
     optimizer.zero_grad();
   }
+  return 0;
+}
+
+// What is an error there is one here: parity.py has the same situations for torch.
+int situations() {
+  using Options = lockstep::DataParallelOptions;
+  json found = json::object();
+  const auto raises = [&](const char* name, const std::function<void(Options)>& act) {
+    found[name] = false;
+    try {  // in a group of its own, for an error may end it
+      act({.process_group = lockstep::new_group({0, 1})});
+    } catch (const lockstep::DistError&) {
+      found[name] = true;
+    } catch (const lockstep::InvalidArgument&) {
+      found[name] = true;
+    }
+  };
+  const auto train = [](const std::vector<bool>& uses, const Options& options) {
+    lockstep::DistributedDataParallel model(std::make_shared<Net>(), options);
+    for (const bool use_d : uses) model(torch::ones({4, 8}), true, use_d).sum().backward();
+  };
+  const auto registered = [](const Options& options, bool late) {
+    lockstep::DistributedDataParallel model(std::make_shared<Net>(), options);
+    if (late) model(torch::ones({4, 8}), true, true).sum().backward();
+    for (int i = late ? 1 : 0; i < 2; ++i) model.register_comm_hook(lockstep::all_reduce_hook());
+  };
+  const auto with = [](Options options, bool Options::*flag) {
+    options.*flag = true;
+    return options;
+  };
+  const int rank = lockstep::get_rank();
+  raises("unused", [&](const Options& options) { train({false, true}, options); });
+  raises("unused and looked for", [&](const Options& options) {
+    train({false, true, false}, with(options, &Options::find_unused_parameters));
+  });
+  raises("static", [&](const Options& options) {
+    train({false, false, false}, with(options, &Options::static_graph));
+  });
+  raises("static that changes", [&](const Options& options) {
+    train({false, true, true}, with(options, &Options::static_graph));
+  });
+  raises("registered twice", [&](const Options& options) { registered(options, false); });
+  raises("registered late", [&](const Options& options) { registered(options, true); });
+  raises("frozen", [](const Options& options) {
+    auto net = std::make_shared<Net>();
+    for (const at::Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
+    lockstep::DistributedDataParallel model(net, options);
+  });
+  raises("delayed until nothing", [](Options options) {
+    options.delay_all_reduce_named_params = {"a.bias"};
+    lockstep::DistributedDataParallel model(std::make_shared<Net>(), options);
+  });
+  raises("shape", [&](const Options& options) {
+    lockstep::DistributedDataParallel model(nn::Linear(2, 2 + rank), options);
+  });
+  raises("type", [&](const Options& options) {
+    nn::Linear net(2, 2);
+    net->to(rank == 0 ? at::kFloat : at::kDouble);
+    lockstep::DistributedDataParallel model(net, options);
+  });
+  raises("sample rate", [](const Options& options) {
+    lockstep::DistributedDataParallel model(std::make_shared<Net>(), options);
+    model.set_runtime_logging_sample_rate(0);
+  });
+  if (rank == 0) std::cout << found.dump() << "\n";
   return 0;
 }
 
@@ -206,7 +269,7 @@ int main(int count, char** words) {
   try {
     const auto world = lockstep::init_process_group();
     torch::set_num_threads(1);
-    return train(how, folder);
+    return how.value("situations", false) ? situations() : train(how, folder);
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

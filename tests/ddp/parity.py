@@ -1,5 +1,5 @@
 """The same models, weights, batches and options in torch's DistributedDataParallel on gloo and in Lockstep's: losses and
-gradients agree, and so do the buckets. And the same indices from both samplers.
+gradients agree, and so do the buckets. The same situations are errors. And the same indices from both samplers.
 
     parity.py LOCKSTEP RANK_PROGRAM
 """
@@ -17,11 +17,14 @@ import unittest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
 LOCKSTEP, PROGRAM = "", ""
 STEPS = 6
+LOGGED = ("bucket_sizes", "rebuilt_bucket_sizes", "has_rebuilt_buckets", "dtypes", "world_size", "bucket_cap_bytes",
+          "total_parameter_size_bytes", "num_buckets_reduced")
 
 
 class Net(torch.nn.Module):
@@ -67,12 +70,59 @@ def torch_rank(rank, size, folder, how, port):
         lines.append({"loss": loss.item(),
                       "gradients": {name: None if p.grad is None else p.grad.flatten().tolist()
                                     for name, p in net.named_parameters()},
-                      "logged": list(data),
+                      "logged": data,
                       "rebuilt": data.get("rebuilt_per_bucket_param_indices", "")})
         optimizer.step()
         optimizer.zero_grad()
     if rank == 0:
         (folder / "torch.json").write_text(json.dumps(lines))
+    dist.destroy_process_group()
+
+
+def raises(act):
+    try:
+        act()
+    except (RuntimeError, ValueError, AssertionError, TypeError):
+        return True
+    return False
+
+
+def torch_situations(rank, size, folder, how, port):
+    """Whether each of them is an error, as `situations()` of the rank program says it of ours."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+
+    def train(uses, **options):
+        model = DistributedDataParallel(Net(), **options)
+        for use_d in uses:
+            model(torch.ones(4, 8), True, use_d).sum().backward()
+
+    def registered_twice():
+        model = DistributedDataParallel(Net())
+        for _ in range(2):
+            model.register_comm_hook(None, default_hooks.allreduce_hook)
+
+    def registered_late():
+        model = DistributedDataParallel(Net())
+        model(torch.ones(4, 8), True, True).sum().backward()
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+
+    found = {
+        "unused": raises(lambda: train([False, True])),
+        "unused and looked for": raises(lambda: train([False, True, False], find_unused_parameters=True)),
+        "static": raises(lambda: train([False, False, False], static_graph=True)),
+        "static that changes": raises(lambda: train([False, True, True], static_graph=True)),
+        "registered twice": raises(registered_twice),
+        "registered late": raises(registered_late),
+        "frozen": raises(lambda: DistributedDataParallel(Net().requires_grad_(False))),
+        "delayed until nothing": raises(lambda: DistributedDataParallel(
+            Net(), delay_all_reduce_named_params=[("a.bias", None)])),
+        "sample rate": raises(lambda: DistributedDataParallel(Net())._set_ddp_runtime_logging_sample_rate(0)),
+    }
+    if rank == 0:
+        (folder / "torch.json").write_text(json.dumps(found))
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -99,7 +149,8 @@ class Parity(unittest.TestCase):
         how.setdefault("uses", [[[True, True]] * size] * STEPS)
         how["steps"] = STEPS
         (self.folder / "case.json").write_text(json.dumps(how))
-        mp.start_processes(torch_rank, (size, self.folder, how, free_port()), nprocs=size, start_method="fork")
+        rank = torch_situations if how.get("situations") else torch_rank
+        mp.start_processes(rank, (size, self.folder, how, free_port()), nprocs=size, start_method="fork")
         ours = subprocess.run([LOCKSTEP, "run", "--nproc", str(size), "--prefix", "", PROGRAM, self.folder],
                               capture_output=True, text=True, timeout=120)
         self.assertEqual(ours.returncode, 0, ours.stderr)
@@ -118,6 +169,8 @@ class Parity(unittest.TestCase):
                     torch.testing.assert_close(torch.tensor(x), torch.tensor(y), rtol=1e-5, atol=1e-6)
         # Threads of gloo's own are all that it has and we have not.
         self.assertLessEqual(set(theirs[-1]["logged"]) - {"gloo_num_threads"}, set(ours[-1]["logged"]))
+        for key in LOGGED:
+            self.assertEqual(ours[-1]["logged"][key], theirs[-1]["logged"].get(key, ""), key)
         rebuilt = theirs[-1]["rebuilt"]
         self.assertEqual(bool(rebuilt), not how.get("find_unused_parameters"))
         if rebuilt:
@@ -141,6 +194,13 @@ class Parity(unittest.TestCase):
 
     def test_gradients_are_accumulated(self):
         self.compare(2, accumulate=True)
+
+    def test_the_same_situations_are_errors(self):
+        ours, theirs = self.run_both(2, {"situations": True})
+        self.assertEqual(sum(theirs.values()), 6, theirs)
+        # A hook that comes late torch takes. Models that differ in a shape its rank 0 does not notice, and waits; in a
+        # type nobody does.
+        self.assertEqual(ours[0], theirs | {"registered late": True, "shape": True, "type": True})
 
     def test_the_samplers_give_the_same_indices(self):
         cases = [{"size": size, "replicas": replicas, "rank": rank, "shuffle": shuffle, "seed": seed, "epoch": epoch,
