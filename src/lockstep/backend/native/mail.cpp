@@ -22,11 +22,18 @@ constexpr Duration kStallTimeout = 500ms;
 
 Status Mail::open(const std::vector<Rank>& members, const std::string& name, const Deadline& deadline,
                   const store::Look& look) {
+  Place place;
+  {
+    const MutexLock lock(mutex_);
+    LOCKSTEP_TRY(make_transport());
+    LOCKSTEP_TRY(make_pipes());
+    place = {.transport = transport_.get(), .pipes = pipes_};
+  }
+  // Without the lock: `look` may ask one who has something to say to the mail.
+  LOCKSTEP_TRY(meet(place, members, name, deadline, look));
   const MutexLock lock(mutex_);
-  endpoints_.assign(static_cast<std::size_t>(rendezvous_.world_size.value), {});
-  LOCKSTEP_TRY(make_transport());
-  LOCKSTEP_TRY(make_pipes());
-  LOCKSTEP_TRY(meet(members, name, deadline, look));
+  listener_ = std::move(place.listener);
+  endpoints_ = std::move(place.endpoints);
   return make_messenger();
 }
 
@@ -76,15 +83,17 @@ Status Mail::make_pipes() {
   return {};
 }
 
-Status Mail::meet(const std::vector<Rank>& members, const std::string& name, const Deadline& deadline,
-                  const store::Look& look) {
+Status Mail::meet(Place& place, const std::vector<Rank>& members, const std::string& name,
+                  const Deadline& deadline, const store::Look& look) const {
+  place.endpoints.assign(static_cast<std::size_t>(rendezvous_.world_size.value), {});
   const bool listens = !std::ranges::all_of(members, [&](Rank member) { return is_neighbour(member); });
   if (listens) {
-    LOCKSTEP_ASSIGN(listener_, transport_->listen({.host = rendezvous_.addresses.front().host(), .port = 0}));
+    const base::Endpoint bind{.host = rendezvous_.addresses.front().host(), .port = 0};
+    LOCKSTEP_ASSIGN(place.listener, place.transport->listen(bind));
   }
   // "ENDPOINT OFFSET", each "-" where there is none.
-  const std::string own = cat(listens ? listener_->endpoint().text() : "-", ' ',
-                              pipes_ ? cat(pipes_->offset()) : std::string("-"));
+  const std::string own = cat(listens ? place.listener->endpoint().text() : "-", ' ',
+                              place.pipes ? cat(place.pipes->offset()) : std::string("-"));
   store::Store& store = *rendezvous_.store;
   LOCKSTEP_TRY(store.set(cat(name, '/', rendezvous_.rank), bytes_of(own), deadline));
   std::vector<std::string> keys;
@@ -94,10 +103,10 @@ Status Mail::meet(const std::vector<Rank>& members, const std::string& name, con
   for (std::size_t i = 0; i < members.size(); ++i) {
     const std::vector<std::string> parts = base::split(text_of(answers[i]), ' ');
     const auto offset = base::parse_integer<std::uint64_t>(parts.back());
-    if (is_neighbour(members[i]) && pipes_) {
-      LOCKSTEP_TRY(pipes_->meet(members[i], offset.value_or(1)));
+    if (is_neighbour(members[i]) && place.pipes) {
+      LOCKSTEP_TRY(place.pipes->meet(members[i], offset.value_or(1)));
     } else if (members[i] != rendezvous_.rank) {
-      LOCKSTEP_ASSIGN(endpoints_[static_cast<std::size_t>(members[i].value)],
+      LOCKSTEP_ASSIGN(place.endpoints[static_cast<std::size_t>(members[i].value)],
                       base::parse_endpoint(parts.front()));
     }
   }
@@ -145,9 +154,9 @@ void Mail::leave_group(std::uint64_t group) {
 }
 
 bool Mail::seek(Rank rank) {
-  if (!mutex_.try_lock()) return false;
-  if (messenger_) messenger_->seek(rank);
-  mutex_.unlock();
+  const MutexLock lock(mutex_);
+  if (!messenger_) return false;
+  messenger_->seek(rank);
   return true;
 }
 

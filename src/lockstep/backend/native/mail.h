@@ -56,16 +56,23 @@ class Mail {
   // As the Messenger's. Where no message was sent there is nothing to end.
   void fail_group(std::uint64_t group, const Status& why);
   void leave_group(std::uint64_t group);
-  // A rank has left the world. Does not wait: false if the mail is being opened just now.
+  // A rank has left the world. False if the mail is not open.
   bool seek(Rank rank);
 
  private:
   bool is_neighbour(Rank rank) const;
   Status make_transport() LOCKSTEP_REQUIRES(mutex_);
   Status make_pipes() LOCKSTEP_REQUIRES(mutex_);
+  // Where messages come in, and where the others' do.
+  struct Place {
+    transport::Transport* transport = nullptr;
+    std::shared_ptr<transport::shm::Pipes> pipes = {};
+    std::unique_ptr<transport::Listener> listener = {};
+    std::vector<base::Endpoint> endpoints = {};  // by rank; empty for neighbours
+  };
   // Tells the members where we are, and asks where they are.
-  Status meet(const std::vector<Rank>& members, const std::string& name, const Deadline& deadline,
-              const store::Look& look) LOCKSTEP_REQUIRES(mutex_);
+  Status meet(Place& place, const std::vector<Rank>& members, const std::string& name,
+              const Deadline& deadline, const store::Look& look) const;
   Status make_messenger() LOCKSTEP_REQUIRES(mutex_);
 
   const Rendezvous& rendezvous_;
