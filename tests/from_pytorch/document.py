@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What docs/from-pytorch.md says, as rows of Python and C++, and as one C++ program that has all its lines.
 
-    document.py DOCUMENT PROGRAM.cpp      writes the program, if it has changed
+    document.py DOCUMENT PROGRAM.cpp [README]      writes the program, if it has changed
 
 - A row is one of a table whose header begins with "| Python | C++ |": some Python in code spans, and one line of C++.
 - A block of C++ above a table of the same section holds what its lines use; one that has LOCKSTEP_OBJECT stands outside
   of functions, and one that has main() is a program of its own.
 - The first cells of every other table that begins with "| Python |" are names that are not there.
+- The first block of C++ of README is the last program; what it does not show is in readme_given.h.
 """
 
 import dataclasses
@@ -119,8 +120,16 @@ def program_of(document):
             + f"  }}, {{{programs}}});\n}}\n")
 
 
-def main(source, target):
-    program = program_of(read(pathlib.Path(source).read_text(encoding="utf-8")))
+def first_program(readme):
+    code = next(code for language, code in FENCE.findall(readme) if language == "cpp")
+    return '#include "readme_given.h"\n' + code
+
+
+def main(source, target, readme=None):
+    document = read(pathlib.Path(source).read_text(encoding="utf-8"))
+    if readme:
+        document.programs.append(first_program(pathlib.Path(readme).read_text(encoding="utf-8")))
+    program = program_of(document)
     target = pathlib.Path(target)
     if not target.exists() or target.read_text(encoding="utf-8") != program:
         target.write_text(program, encoding="utf-8")

@@ -112,6 +112,11 @@ class Lines(unittest.TestCase):
         second = subprocess.run([PROGRAM, "--program", "2"], capture_output=True, text=True, timeout=100)
         self.assertEqual(second.returncode, 0, second.stderr)
 
+    def test_the_program_of_the_readme_trains(self):
+        result = subprocess.run([PROGRAM, "--program", "3"], capture_output=True, text=True, timeout=100)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(result.stdout, "3 batches\n")
+
 
 # Enough of <lockstep/lockstep.h> for the program of a small page; the real one takes a compiler ten seconds.
 STAND_IN = """#pragma once
