@@ -5,7 +5,8 @@
 // that every monitor counts up. Between hosts: the lowest living rank of each host is its speaker. Speakers
 // keep a socket to each other, on which they say that they live and whom of their host they have lost; what a
 // speaker hears it writes beside its pulse, where its neighbours read it. When a speaker is lost the next one
-// takes over. docs/failures.md tells the whole story.
+// takes over. One that leaves while a speaker of another host cannot hear it says so in the store.
+// docs/failures.md tells the whole story.
 //
 // A process that is traced (a debugger) is not stalled; of the time in which a monitor was itself late only a
 // part counts.
@@ -46,8 +47,8 @@ struct MonitorOptions {
 
 class Monitor {
  public:
-  // Every rank calls it; places meet in `store`. `domain` and `door` outlive it; `door` is nothing on one
-  // host.
+  // Every rank calls it; places meet in `store`. `domain`, `door` and `store` outlive it; `door` is nothing
+  // on one host.
   static Result<std::unique_ptr<Monitor>> start(MonitorOptions options, transport::shm::Domain& domain,
                                                 transport::link::Door* door, store::Store& store,
                                                 const Deadline& deadline);

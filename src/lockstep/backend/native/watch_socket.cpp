@@ -107,6 +107,7 @@ Result<std::vector<WatchMessage>> WatchSocket::listen() {
     if (received_ < in_.size()) continue;
     received_ = 0;
     LOCKSTEP_ASSIGN(messages.emplace_back(), parse_watch_message(in_));
+    has_spoken_ = true;
   }
 }
 

@@ -48,6 +48,8 @@ class WatchSocket {
   std::vector<WatchMessage> say_goodbye(const Deadline& deadline);
   // What has come. An error if the connection has ended, which is final.
   Result<std::vector<WatchMessage>> listen();
+  // Whether any message has come.
+  bool has_spoken() const { return has_spoken_; }
 
  private:
   const UniqueFd socket_;
@@ -56,6 +58,7 @@ class WatchSocket {
   int error_ = 0;  // that a send was told
   std::array<std::byte, kWatchMessageSize> in_{};
   std::size_t received_ = 0;
+  bool has_spoken_ = false;
 };
 
 }  // namespace lockstep::backend

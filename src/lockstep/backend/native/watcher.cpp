@@ -36,10 +36,11 @@ std::vector<int> distinct(const std::vector<int>& labels) {
 }  // namespace
 
 Monitor::Watcher::Watcher(MonitorOptions options, transport::shm::Domain& domain, transport::link::Door* door,
-                          UniqueFd wake)
+                          store::Store& store, UniqueFd wake)
     : options_(std::move(options)),
       domain_(domain),
       door_(door),
+      store_(store),
       wake_(std::move(wake)),
       own_(*options_.identity.rank),
       hosts_(distinct(options_.host_of)),
@@ -57,7 +58,7 @@ Result<std::unique_ptr<Monitor::Watcher>> Monitor::Watcher::make(MonitorOptions 
                                                                  const Deadline& deadline) {
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return Status::from_errno("no eventfd can be made", errno);
-  std::unique_ptr<Watcher> watcher(new Watcher(std::move(options), domain, door, std::move(wake)));
+  std::unique_ptr<Watcher> watcher(new Watcher(std::move(options), domain, door, store, std::move(wake)));
   const Bytes size{sizeof(Pulse) + watcher->options_.members.size()};
   LOCKSTEP_ASSIGN(const transport::shm::Heap::Range range, domain.heap().allocate(size, alignof(Pulse)));
   std::memset(range.data, 0, size.value);
@@ -161,7 +162,7 @@ Status Monitor::Watcher::describe(Rank rank, Failure failure) const {
 void Monitor::Watcher::lose(Rank rank, Failure failure) {
   lost_[rank] = failure;
   forgive(host_of(rank));
-  if (!paused_) own_pulse().verdict(rank).store(static_cast<std::uint8_t>(failure));
+  if (!paused_ && !leaving_) own_pulse().verdict(rank).store(static_cast<std::uint8_t>(failure));
   if (is_here(rank)) {
     for (const auto& [host, socket] : sockets_)
       socket->say({.kind = WatchMessage::Kind::kLost, .failure = failure, .rank = rank});

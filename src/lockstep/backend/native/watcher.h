@@ -40,7 +40,8 @@ class Monitor::Watcher {
  private:
   struct Pulse;
 
-  Watcher(MonitorOptions options, transport::shm::Domain& domain, transport::link::Door* door, UniqueFd wake);
+  Watcher(MonitorOptions options, transport::shm::Domain& domain, transport::link::Door* door,
+          store::Store& store, UniqueFd wake);
 
   bool is_here(Rank rank) const { return host_of(rank) == host_of(own_); }
   int host_of(Rank rank) const { return options_.host_of[static_cast<std::size_t>(rank.value)]; }
@@ -59,9 +60,11 @@ class Monitor::Watcher {
   void meet_speakers();
   void look_whether_it_is_there(Rank speaker);
   void find_closed(Rank speaker);
+  void find_ended(const WatchSocket& socket, Failure failure);
   void forgive(int host);
   std::size_t place_of(int host) const;
   void meet_before_leaving(const Deadline& deadline);
+  void note_leaves();
   void listen_to_speakers();
   void blame_silent_hosts();
   void lose(Rank rank, Failure failure);
@@ -71,6 +74,7 @@ class Monitor::Watcher {
   const MonitorOptions options_;
   transport::shm::Domain& domain_;
   transport::link::Door* const door_;
+  store::Store& store_;
   const UniqueFd wake_;                            // an eventfd
   std::shared_ptr<transport::link::Inbox> inbox_;  // shared with the door's loop
   const Rank own_;
@@ -79,6 +83,7 @@ class Monitor::Watcher {
   std::vector<int> hosts_;      // the labels of all hosts, in the order of their first ranks
   base::TimePoint next_look_;
   bool paused_ = false;
+  bool leaving_ = false;  // then nobody hears from us whom we have lost
   base::BeatWatch neighbours_;
   std::map<Rank, Failure> lost_;
   const std::shared_ptr<LeftRanks> shared_left_;  // with those who ask late

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/backend/native/watcher.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::backend {
 namespace {
@@ -14,7 +15,11 @@ using transport::link::Arrival;
 constexpr Duration kConnectLimit = 200ms;
 constexpr Duration kConnectPause = 400ms;
 constexpr Duration kGoodbyeLimit = 250ms;
+constexpr Duration kStoreLimit = 200ms;
 constexpr int kMeetingMillis = 10;
+
+// Where it stands that a rank has left.
+std::string note_of(Rank rank) { return cat("left/", rank); }
 
 }  // namespace
 
@@ -108,18 +113,34 @@ void Monitor::Watcher::look_whether_it_is_there(Rank speaker) {
   }
 }
 
-// A door is open until its process has left, or died. That it has left may be on its way to us, by somebody
-// who has heard it and leaves as well: the next look tells.
+// A door is open until its process has left, or died. Who has left has said so in the store, or to somebody
+// who leaves as well and whom we shall hear: the next look tells. While the store is silent, only time tells.
 void Monitor::Watcher::find_closed(Rank speaker) {
+  const std::string note = note_of(speaker);
+  const auto left = store_.check({&note, 1}, clock_.in(kStoreLimit));
+  if (left.ok() && *left) return hear_of_leave(speaker);
   if (found_closed_.insert(speaker).second) {
     tried_[host_of(speaker)] = clock_.now() - kConnectPause;
-  } else {
+  } else if (left.ok() || left.status().code() != Code::kTimeout) {
     lose(speaker, Failure::kPeerDied);
   }
 }
 
-// The next speaker of that host gets all its time.
-void Monitor::Watcher::forgive(int host) { ++heard_[place_of(host)]; }
+// Whoever has taken our socket says at once that it lives. One that we have not heard may have left before it
+// came to that.
+void Monitor::Watcher::find_ended(const WatchSocket& socket, Failure failure) {
+  if (socket.has_spoken() || failure == Failure::kPeerUnreachable) {
+    lose(socket.peer(), failure == Failure::kPeerUnreachable ? failure : Failure::kPeerDied);
+  } else {
+    tried_[host_of(socket.peer())] = clock_.now() - kConnectPause;
+  }
+}
+
+// The next speaker of that host is met at once, and gets all its time.
+void Monitor::Watcher::forgive(int host) {
+  ++heard_[place_of(host)];
+  tried_.erase(host);
+}
 
 std::size_t Monitor::Watcher::place_of(int host) const {
   return static_cast<std::size_t>(std::find(hosts_.begin(), hosts_.end(), host) - hosts_.begin());
@@ -135,11 +156,7 @@ void Monitor::Watcher::listen_to_speakers() {
     }
     const auto messages = socket->listen();
     bool ended = !messages.ok();
-    if (ended && lives(socket->peer())) {
-      lose(socket->peer(), messages.status().failure() == Failure::kPeerUnreachable
-                               ? Failure::kPeerUnreachable
-                               : Failure::kPeerDied);
-    }
+    if (ended) find_ended(*socket, messages.status().failure());
     for (const WatchMessage& message : messages.ok() ? *messages : std::vector<WatchMessage>()) {
       ++heard_[place];
       const bool known = is_member(message.rank);
@@ -190,15 +207,28 @@ void Monitor::Watcher::meet_before_leaving(const Deadline& deadline) {
       return host == host_of(own_) || sockets_.contains(host) || !speaker_of(host) || met_.contains(host);
     });
   };
-  const std::function<void(Rank, const Status&)> nobody_cares = [](Rank, const Status&) {};
-  on_lost_ = &nobody_cares;
   while (true) {
     meet_speakers();
     if (all_met() || deadline.expired()) break;
     pollfd arrivals{.fd = inbox_->fd(), .events = POLLIN, .revents = 0};
     (void)::poll(&arrivals, 1, std::min(deadline.poll_millis(), kMeetingMillis));
   }
-  on_lost_ = nullptr;
+}
+
+// Where nobody of a host has heard us on a socket, whoever looks for us there finds a closed door.
+void Monitor::Watcher::note_leaves() {
+  const bool all_heard = std::all_of(hosts_.begin(), hosts_.end(), [this](int host) {
+    const auto socket = sockets_.find(host);
+    return host == host_of(own_) || !speaker_of(host) ||
+           (socket != sockets_.end() && lives(socket->second->peer()));
+  });
+  if (all_heard) return;
+  std::vector<std::string> notes = {note_of(own_)};
+  for (int i = 0; i < domain_.size(); ++i) {
+    if (has_left(domain_.rank_of(i))) notes.push_back(note_of(domain_.rank_of(i)));
+  }
+  // If the store is gone there is nobody else to tell.
+  (void)store_.multi_set(notes, std::vector<Buffer>(notes.size()), clock_.in(kStoreLimit));
 }
 
 void Monitor::Watcher::say_goodbye() {
@@ -208,8 +238,13 @@ void Monitor::Watcher::say_goodbye() {
     if (rank != own_ && lives(rank) && pulses_[static_cast<std::size_t>(i)]->gone.load() != 0)
       see_leave(rank);
   }
+  if (door_ == nullptr || speaker_of(host_of(own_)) != own_) return;
+  const std::function<void(Rank, const Status&)> nobody_cares = [](Rank, const Status&) {};
+  on_lost_ = &nobody_cares;
+  if (!paused_) read_the_speakers();
+  leaving_ = true;
   const Deadline deadline = clock_.in(kGoodbyeLimit);
-  if (door_ != nullptr && speaker_of(host_of(own_)) == own_) meet_before_leaving(deadline);
+  meet_before_leaving(deadline);
   for (const auto& [host, socket] : sockets_) {
     // Who of them leaves at the same time our neighbours hear from us alone.
     for (const WatchMessage& message : socket->say_goodbye(deadline)) {
@@ -219,6 +254,8 @@ void Monitor::Watcher::say_goodbye() {
         hear_of_leave(message.rank);
     }
   }
+  note_leaves();
+  on_lost_ = nullptr;
 }
 
 }  // namespace lockstep::backend
