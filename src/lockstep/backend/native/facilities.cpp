@@ -84,11 +84,11 @@ void Facilities::forget(std::uint64_t group) {
   if (door_) door_->forget(group);
 }
 
-void Facilities::lose_messages(const Status& why) {
+void Facilities::lose_messages(const Status& why, std::optional<Rank> peer) {
   const Status lost = why.with_prefix(cat("rank ", rank(), ": its messages have ended: "))
                           .with_cause({.failure = why.failure(), .rank = rank(), .peer = rank()});
-  (void)groups_.for_each([&lost](NativeGroup& group) {
-    group.fail_from_outside(lost);
+  (void)groups_.for_each([&](NativeGroup& group) {
+    if (!peer || group.has_member(*peer)) group.fail_from_outside(lost);
     return Status();
   });
 }

@@ -82,8 +82,9 @@ class Facilities final : public std::enable_shared_from_this<Facilities> {
   Result<std::unique_ptr<transport::link::Links>> make_links(std::uint64_t id, int position,
                                                              const std::vector<Rank>& members,
                                                              const transport::shm::Board& board);
-  // This rank can send and receive no message any more: its groups have failed.
-  void lose_messages(const Status& why);
+  // Something is missing here without which no message can be sent or received, to one rank or to all: its
+  // groups have failed.
+  void lose_messages(const Status& why, std::optional<Rank> peer);
 
   const WorldOptions options_;
   const Clock& clock_;

@@ -162,7 +162,7 @@ Status Facilities::open_mail(const Deadline& deadline) {
                                               },
                                           .congestion_control = options_.congestion_control},
       domain_, patience(), means_.tuning, options_.stall_after,
-      [this](const Status& why) { lose_messages(why); }, clock_);
+      [this](const Status& why, std::optional<Rank> peer) { lose_messages(why, peer); }, clock_);
   if (size().value == 1) return {};
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);

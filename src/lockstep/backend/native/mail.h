@@ -29,7 +29,8 @@ class Mail {
   // with whoever still waits for a message.
   Mail(const Rendezvous& rendezvous, transport::tcp::TcpTransportOptions options,
        std::shared_ptr<transport::shm::Domain> domain, const transport::shm::Patience& patience,
-       const collective::Tuning& tuning, Duration stall_after, transport::Done failed, const Clock& clock)
+       const collective::Tuning& tuning, Duration stall_after, transport::messages::Received failed,
+       const Clock& clock)
       : rendezvous_(rendezvous),
         options_(std::move(options)),
         domain_(std::move(domain)),
@@ -81,7 +82,7 @@ class Mail {
   const transport::shm::Patience patience_;
   const collective::Tuning tuning_;
   const Duration stall_after_;  // how long the monitor may take to notice
-  const transport::Done failed_;
+  const transport::messages::Received failed_;
   const Clock& clock_;
   Mutex mutex_;
   std::unique_ptr<transport::Transport> transport_ LOCKSTEP_GUARDED_BY(mutex_);

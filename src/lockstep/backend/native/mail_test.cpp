@@ -257,6 +257,32 @@ TEST(MailOfProcesses, APeerThatStopsInTheMiddleOfAMessageIsNamed) {
   expect_typed(SIGSTOP, Failure::kPeerStalled, Where::kResident);
 }
 
+// Not as if rank 0 had left: its neighbour sees it close the pipe.
+TEST(MailOfProcesses, ARankWithoutMemoryForAPipeIsNamedByAll) {
+  EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
+    const auto world =
+        join_on_two_hosts(rank, 2, {.stall_after = kNeverStalled, .heap_capacity = Bytes::mib(64)});
+    ASSERT_TRUE(world);
+    Backend& group = world->group();
+    std::vector<SharedMemory> all;
+    while (rank.rank.value == 0) {
+      auto more = world->allocate(Bytes::kib(256));
+      if (!more.ok()) break;
+      all.push_back(std::move(*more));
+    }
+    ASSERT_OK(barrier(group));
+    std::vector<int> number{7};
+    Status first;
+    if (rank.rank.value == 0) first = group.send(Rank{1}, 1, bytes_of(number))->wait();
+    if (rank.rank.value == 1) first = group.recv(Rank{0}, 1, bytes_of(number))->wait();
+    for (const Status& status : {rank.rank.value == 2 ? barrier(group) : first, barrier(group)}) {
+      EXPECT_EQ(status.failure(), Failure::kNoSpace) << status.text();
+      EXPECT_EQ(status.cause().peer, Rank{0}) << status.text();
+    }
+    ASSERT_OK(world->rendezvous().store->barrier("all have heard it", WorldSize{3}));
+  }));
+}
+
 // Those that are left have new pipes; what the one that comes back does reaches nobody.
 TEST(MailOfProcesses, AfterAShrinkMessagesGoOnWithoutTheOneThatComesBack) {
   Survivors survivors;

@@ -35,8 +35,6 @@ struct MessagePlace {
     const bool left =
         other && (cause.failure == Failure::kClosed || (looks_lost && has_left && has_left(*cause.peer)));
     if (left) cause.failure = Failure::kDesync;
-    // Not the peer's fault, but what this process may not have.
-    if (cause.failure == Failure::kNoDescriptors && cause.rank.value_or(rank) == rank) cause.peer = rank;
     if (!cause.rank) cause.rank = rank;
     if (nameless) cause.op = op;
     if (!cause.sequence) cause.sequence = number;

@@ -1,6 +1,7 @@
 // A group of ranks over shared memory and TCP: Backend on a Communicator.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -69,6 +70,7 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   void abort(const Status& given) override;
   Counters counters() const override;
   std::uint64_t id() const { return parts_.id; }
+  bool has_member(Rank rank) const { return std::ranges::find(who_.members(), rank) != who_.members().end(); }
   // Members on this host hear it at once, those on others with their next operation. Does not wait.
   void fail_from_outside(const Status& why) {
     if (parts_.communicator) parts_.communicator->fail_from_outside(why);

@@ -64,10 +64,15 @@ void Channel::give_up_on_strand(const Status& why) {
 }
 
 void Channel::lose_on_strand(const Status& why) {
+  if (failure_) return;
+  const Rank own = surroundings_->options.rank;
+  const bool ours = is_want(why.failure());
   Cause cause = why.cause();
-  cause.rank = surroundings_->options.rank;
-  cause.peer = peer_;
-  end_on_strand(why.with_prefix(cat("rank ", peer_, " is lost: ")).with_cause(std::move(cause)));
+  cause.rank = own;
+  cause.peer = ours ? own : peer_;
+  const std::string prefix = cat("rank ", peer_, ours ? " cannot be reached from here: " : " is lost: ");
+  end_on_strand(why.with_prefix(prefix).with_cause(std::move(cause)));
+  if (ours) surroundings_->tell_failed_on_strand(*failure_, peer_);
 }
 
 void Channel::end_on_strand(const Status& why) {
@@ -76,6 +81,8 @@ void Channel::end_on_strand(const Status& why) {
   stall_.disarm_on_strand();
   pairing_.end_on_strand();
   outbox_.close_on_strand();
+  const bool leaves = why.failure() == Failure::kClosed;
+  if (neighbour_ != nullptr) neighbour_->close(leaves ? shm::Pipes::Why::kLeft : shm::Pipes::Why::kFailed);
   surroundings_->retire_on_strand(std::move(connection_));
   const Why lost = [&](const Operation& operation) { return operation.blame(*failure_, peer_); };
   withdraw_on_strand(lost);

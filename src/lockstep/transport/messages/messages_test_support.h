@@ -69,6 +69,7 @@ struct WorldSettings {
   Duration echo_grace = {};
   Duration failure_grace = {};
   std::optional<Duration> watch_after = {};
+  transport::messages::Received failed = {};
 };
 
 using AllPipes = std::vector<std::shared_ptr<transport::shm::Pipes>>;
@@ -116,6 +117,7 @@ class Ranks {
                                                 .endpoints = endpoints,
                                                 .echo_grace = settings.echo_grace,
                                                 .failure_grace = settings.failure_grace,
+                                                .failed = settings.failed,
                                                 .watch_after = settings.watch_after,
                                                 .eager_budget = settings.eager_budget,
                                                 .pipes = pipes[static_cast<std::size_t>(rank)]}));
@@ -136,6 +138,13 @@ class Ranks {
     const auto range = heap.allocate(Bytes{bytes.size() + 1}).value();
     std::ranges::copy(bytes, range.data);
     return {range.data, bytes.size()};
+  }
+  // Of Medium::resident(): nothing more can be taken from a rank's shared memory.
+  void fill_memory(int rank) {
+    transport::shm::Heap& heap = domains_[static_cast<std::size_t>(rank)]->domain().heap();
+    for (Bytes size = Bytes::mib(128); size >= Bytes::kib(1); size.value /= 2) {
+      while (heap.allocate(size).ok()) continue;
+    }
   }
   void leave(int rank) { messengers_[static_cast<std::size_t>(rank)].reset(); }
   int size() const { return static_cast<int>(messengers_.size()); }

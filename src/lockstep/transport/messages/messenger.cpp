@@ -53,8 +53,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       return self ? self->move() : Progress::Moved::kNothing;
     };
     progress_ = std::make_shared<Progress>(move, bell_, surroundings_->options.patience);
-    if (const Done& failed = surroundings_->options.failed)
-      tell_failed_ = [failed](const Status& status, std::optional<Rank>) { failed(status); };
+    tell_failed_ = surroundings_->options.failed;
     strand()->when_failed([weak = weak_from_this()](const Status& why) {
       if (const auto self = weak.lock()) self->fail_on_strand(why);
     });

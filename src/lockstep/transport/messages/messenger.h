@@ -18,10 +18,11 @@
 // connection failed, or it closed) fails its pending and later operations with a Status that names it.
 // Messages that came whole before can still be received. Receives from any rank stay: others may serve them.
 // The same holds, in its group, of a peer that has left the group.
-// Without memory for a message the messenger ends: pending and later operations get kNoMemory, and its peers
-// see it close. A call that throws std::bad_alloc has begun nothing, and its callback is never called.
-// Does not: retry, reconnect, or watch a peer with whom it has no connection yet (seek() makes one).
-// Grammar: docs/wire/messages.md.
+// A peer that cannot be reached for want of something here, descriptors or shared memory, is lost as well;
+// the Status names this rank. Without memory for a message the messenger ends: pending and later operations
+// get kNoMemory. In both cases ranks of this host hear kRemoteError. A call that throws std::bad_alloc has
+// begun nothing, and its callback is never called. Does not: retry, reconnect, or watch a peer with whom it
+// has no connection yet (seek() makes one). Grammar: docs/wire/messages.md.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@
 
 namespace lockstep::transport::messages {
 
-// With the rank that the message came from, where that is known.
+// With the rank that the message came from, or that is meant, where that is known.
 using Received = std::function<void(const Status&, std::optional<Rank>)>;
 
 // A message of at most this size is sent at once; a larger one asks first.
@@ -60,8 +61,9 @@ struct MessengerOptions {
   Duration echo_grace = {};
   // The same for one whose peer says that the group has failed: as long as the news of it may take.
   Duration failure_grace = {};
-  // Hears, once, that the messenger has ended for want of memory; as a callback of an operation.
-  Done failed = {};
+  // Hears, at once, that something cannot be had here: with the rank that is lost, or with none if the
+  // messenger has ended for want of memory. As a callback of an operation.
+  Received failed = {};
   // After so long a receive asks its peer whether that is still in the group; it may make a connection for
   // it. None: never, so that a receive from one that has left ends with its deadline.
   std::optional<Duration> watch_after = {};

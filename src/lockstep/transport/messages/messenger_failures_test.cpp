@@ -1,5 +1,7 @@
 // Deadlines, groups that end, peers that go, connections that break.
 #include <atomic>
+#include <future>
+#include <optional>
 #include <thread>
 
 #include "lockstep/testing/fake_clock.h"
@@ -361,6 +363,28 @@ TEST(MessengerFaults, ABitFlippedAnywhereIsNeverAHang) {
     expect_typed({.seed = place, .flip_after = place});
     if (::testing::Test::HasFailure()) return;
   }
+}
+
+// Not as one that leaves.
+TEST(MessengerFailures, ARankWithoutMemoryForAPipeSaysSoAndItsNeighbourHearsThatItHasFailed) {
+  std::promise<Outcome> told;
+  Ranks ranks(2,
+              {.medium = Medium::resident(), .failed = [&](const Status& status, std::optional<Rank> peer) {
+                 told.set_value({.status = status, .source = peer});
+               }});
+  ranks.fill_memory(0);
+  Buffer in(10);
+  OutcomeFuture receiving = recv(ranks[1], 0, in, ranks.soon());
+  const Status sent = await(send(ranks[0], 1, Buffer(10), ranks.soon()));
+  const Outcome heard = await(told.get_future());
+  for (const Status& status : {sent, heard.status}) {
+    EXPECT_THAT(status, FailureIs(Failure::kNoSpace)) << status.text();
+    EXPECT_EQ(status.cause().peer, Rank(0)) << "whose memory it is";
+  }
+  EXPECT_EQ(heard.source, Rank(1)) << "who cannot be reached";
+  const Status received = await(std::move(receiving)).status;
+  EXPECT_THAT(received, FailureIs(Failure::kRemoteError)) << received.text();
+  EXPECT_EQ(received.cause().peer, Rank(0));
 }
 
 }  // namespace

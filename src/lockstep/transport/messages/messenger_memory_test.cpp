@@ -95,7 +95,7 @@ TEST(MessengerMemory, TheOwnerHearsOnceThatTheMessengerHasEnded) {
   const auto transport = Medium::inproc().make(network, {.job_id = "job", .rank = Rank(0)}, Clock::steady());
   for (int fail_at = 0;; ++fail_at) {
     int heard = 0;
-    Messenger messenger(*transport, nullptr, {.failed = [&](const Status& status) {
+    Messenger messenger(*transport, nullptr, {.failed = [&](const Status& status, std::optional<Rank>) {
       EXPECT_THAT(status, FailureIs(Failure::kNoMemory));
       ++heard;
     }});

@@ -76,10 +76,10 @@ void Neighbour::fail_on_strand(const Status& why) {
   for (auto& transfer : std::exchange(receives_, {})) transfer.done(failure_);
 }
 
-void Neighbour::close() {
+void Neighbour::close(shm::Pipes::Why why) {
   if (closed_) return;
   closed_ = true;
-  pipes_->close(position_);
+  pipes_->close(position_, why);
   strand_.post([this] {
     fail_on_strand(Status::aborted("the connection was closed on this side", {.failure = Failure::kClosed}));
   });

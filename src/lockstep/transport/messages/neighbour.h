@@ -24,8 +24,11 @@ class Neighbour final : public Connection {
 
   void send(ByteView bytes, const Deadline& deadline, Done done) override;
   void recv(ByteSpan bytes, const Deadline& deadline, Done done) override;
-  void close() override;
+  void close() override { close(shm::Pipes::Why::kLeft); }
   const Peer& peer() const override { return peer_; }
+
+  // As close(), which does nothing afterwards; the other side hears why.
+  void close(shm::Pipes::Why why);
 
   // Moves what can be moved at once, up to a limit. True if there was something.
   bool move_on_strand();

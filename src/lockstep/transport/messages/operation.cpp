@@ -7,6 +7,10 @@
 
 namespace lockstep::transport::messages {
 
+bool is_want(Failure failure) {
+  return failure == Failure::kNoDescriptors || failure == Failure::kNoMemory || failure == Failure::kNoSpace;
+}
+
 std::string Operation::text() const {
   const std::string other = peer ? cat("rank ", *peer) : "any rank";
   return cat(direction == Direction::kSend ? "send of " : "recv of ", Bytes(bytes.size()),
@@ -18,8 +22,8 @@ Status Operation::blame(const Status& status) const { return blame(status, peer)
 Status Operation::blame(const Status& status, std::optional<Rank> other) const {
   Cause cause = status.cause();
   cause.rank = self;
-  // Memory that nobody else is said to lack is lacking here.
-  cause.peer = cause.failure == Failure::kNoMemory && !cause.peer ? self : other;
+  // What nobody else is said to lack is lacking here.
+  cause.peer = is_want(cause.failure) && cause.peer.value_or(self) == self ? self : other;
   cause.op = direction == Direction::kSend ? "send" : "recv";
   return status.with_prefix(cat("rank ", self, ": ", text(), ": ")).with_cause(std::move(cause));
 }

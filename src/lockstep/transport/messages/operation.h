@@ -72,6 +72,8 @@ class Started {
 // Why an operation is withdrawn; none: it is not.
 using Why = std::function<std::optional<Status>(const Operation&)>;
 
+// Whether it is something that a process asks for and cannot have.
+bool is_want(Failure failure);
 // Of an operation whose other side has another size.
 Status unequal(const Operation& operation, Rank other, std::uint64_t size);
 // Of one whose other side has withdrawn `what`, in the middle of the message. With kRemoteError if its group

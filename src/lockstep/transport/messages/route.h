@@ -42,6 +42,12 @@ struct Surroundings {
     if (ended == nullptr) return Refusal::kWithdrawn;
     return ended->failure() == Failure::kClosed ? Refusal::kGroup : Refusal::kFailed;
   }
+  // Something that a message needs cannot be had here.
+  void tell_failed_on_strand(const Status& why, std::optional<Rank> peer) const {
+    if (!options.failed) return;
+    Received tell = options.failed;
+    strand->call(tell, why, peer);
+  }
   Deadline never() const { return {loop.clock(), base::TimePoint::max()}; }
   void retire_on_strand(std::unique_ptr<Connection>&& connection) {
     if (!connection) return;

@@ -14,8 +14,16 @@ constexpr std::uint64_t kStep = 32U << 10;
 
 constexpr std::size_t kLine = 64;
 
-Status closed_status() {
-  return Status::disconnected("it has closed its end", {.failure = Failure::kClosed});
+Status closed_here() {
+  return Status::disconnected("it was closed on this side", {.failure = Failure::kClosed});
+}
+
+// What cannot be a reason is none of a rank that has left.
+Status closed_there(std::uint32_t why) {
+  if (why == static_cast<std::uint32_t>(Pipes::Why::kLeft))
+    return Status::disconnected("it has closed its end", {.failure = Failure::kClosed});
+  return Status::disconnected("something has failed there, and it has closed its end",
+                              {.failure = Failure::kRemoteError});
 }
 
 }  // namespace
@@ -44,7 +52,7 @@ Result<std::unique_ptr<Pipes>> Pipes::make(std::shared_ptr<Domain> domain, Pipes
 
 void Pipes::close() {
   for (int i = 0; i < domain_->size(); ++i) {
-    if (i != index_ && blocks_[static_cast<std::size_t>(i)] != nullptr) close(i);
+    if (i != index_ && blocks_[static_cast<std::size_t>(i)] != nullptr) close(i, Why::kLeft);
   }
 }
 
@@ -104,7 +112,8 @@ void Pipes::copy_in(std::byte* to, ByteView bytes) const {
 Result<std::size_t> Pipes::write(int neighbour, ByteView bytes) {
   Ends& ends = ends_[static_cast<std::size_t>(neighbour)];
   const Place& place = theirs(neighbour);
-  if (ends.closed || place.closed.load(std::memory_order_acquire) != 0) return closed_status();
+  if (ends.closed) return closed_here();
+  if (const auto why = place.closed.load(std::memory_order_acquire)) return closed_there(why);
   LOCKSTEP_TRY(open_out(neighbour, ends));
   std::size_t done = 0;
   while (done < bytes.size()) {
@@ -126,15 +135,15 @@ Result<std::size_t> Pipes::write(int neighbour, ByteView bytes) {
 
 Result<std::size_t> Pipes::read(int neighbour, ByteSpan bytes) {
   Ends& ends = ends_[static_cast<std::size_t>(neighbour)];
-  if (ends.closed) return closed_status();
+  if (ends.closed) return closed_here();
   const Place& place = theirs(neighbour);
   std::size_t done = 0;
   while (done < bytes.size()) {
     // Closed first: what was written before is seen then.
-    const bool closed = place.closed.load(std::memory_order_acquire) != 0;
+    const std::uint32_t closed = place.closed.load(std::memory_order_acquire);
     const std::uint64_t unread = place.written.load(std::memory_order_seq_cst) - ends.read;
     if (unread > capacity_) return corrupt(neighbour, "has counted as written", ends.read + unread);
-    if (unread == 0 && closed && done == 0) return closed_status();
+    if (unread == 0 && closed != 0 && done == 0) return closed_there(closed);
     if (unread == 0) break;
     LOCKSTEP_TRY(open_in(neighbour, ends));
     const std::uint64_t at = ends.read % capacity_;
@@ -157,11 +166,11 @@ bool Pipes::has_spoken(int neighbour) const {
   return place.written.load(std::memory_order_relaxed) != 0;
 }
 
-void Pipes::close(int neighbour) {
+void Pipes::close(int neighbour, Why why) {
   Ends& ends = ends_[static_cast<std::size_t>(neighbour)];
   if (ends.closed) return;
   ends.closed = true;
-  ours(neighbour).closed.store(1, std::memory_order_seq_cst);
+  ours(neighbour).closed.store(static_cast<std::uint32_t>(why), std::memory_order_seq_cst);
   blocks_[static_cast<std::size_t>(neighbour)]->bell.ring();
 }
 

@@ -18,7 +18,8 @@
 //
 // Thread safety: one thread at a time; bell() any thread.
 // Errors: counters and places that a neighbour cannot have are kCorruptFrame: nothing outside of its ring is
-// ever read. The end of a neighbour's pipe is kDisconnected with kClosed, after all that it wrote.
+// ever read. The end of a neighbour's pipe is kDisconnected, after all that it wrote: with kClosed if it has
+// left, with kRemoteError if something has failed there.
 // Does not: notice a death (the group's monitor does), keep the borders between messages, or wait.
 #pragma once
 
@@ -66,8 +67,9 @@ class Pipes {
   // Whether it has ever written to us.
   bool has_spoken(int neighbour) const;
   // Nothing is written to or read from the neighbour any more, and it is told so; what was written it can
-  // still read. Idempotent. Without a neighbour: all of them.
-  void close(int neighbour);
+  // still read. The first call counts. Without a neighbour: all of them, because this rank leaves.
+  enum class Why : std::uint32_t { kLeft = 1, kFailed = 2 };
+  void close(int neighbour, Why why);
   void close();
   // Bytes that are not written but lie in our heap, for the neighbour to copy from there: one offer at a
   // time, told apart by its id. Whoever is first decides: the neighbour takes it, once it has copied all, or
@@ -92,7 +94,7 @@ class Pipes {
   struct alignas(128) Place {
     std::atomic<std::uint64_t> ring;  // its offset plus one; 0 before there is one
     std::atomic<std::uint64_t> written;
-    std::atomic<std::uint32_t> closed;
+    std::atomic<std::uint32_t> closed;  // a Why; 0 as long as it is open
     alignas(64) std::atomic<std::uint64_t> read;
     std::atomic<std::uint64_t> offer;  // twice its id, and one more once the neighbour, who writes here too,
                                        // has taken it; 0 for none

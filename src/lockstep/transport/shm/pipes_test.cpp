@@ -88,7 +88,7 @@ TEST_F(PipesTest, AClosedOneCanBeReadToItsEnd) {
   Pipes& from = (*this)[0];
   Pipes& to = (*this)[1];
   EXPECT_THAT(from.write(1, numbers(10, 1)), IsOkAnd(10U));
-  from.close(1);
+  from.close(1, Pipes::Why::kLeft);
   Buffer room(10);
   EXPECT_THAT(to.read(0, room), IsOkAnd(10U));
   EXPECT_EQ(room, numbers(10, 1));
