@@ -16,6 +16,13 @@ namespace {
 
 constexpr Logger kLog("backend");
 
+// As those hear it who are still there; `where` comes first in the text.
+Status left_the_group(const Status& status, Cause cause, std::string_view where = "") {
+  cause.failure = Failure::kDesync;
+  const std::string text = cat(where, "rank ", *cause.peer, " left the group: ", status.message());
+  return Status::disconnected(text, std::move(cause));
+}
+
 // How the error of a message says where it was met. The one that has ended the group names another place, or
 // none.
 struct MessagePlace {
@@ -30,20 +37,19 @@ struct MessagePlace {
     Cause cause = status.cause();
     const bool nameless = cause.op.empty();
     const bool other = cause.peer && cause.peer != rank;
-    // The end of its connection may look like a death, and a door that it has closed like a cut wire.
-    const bool looks_lost = cause.failure == Failure::kPeerDied || cause.failure == Failure::kPeerUnreachable;
+    // The end of its connection may look like a death, and a door that it has closed like a cut wire. What
+    // has ended the group is what it is: somebody who has heard it may have left since.
+    const bool own = cause.op == op && cause.rank == rank;
+    const bool looks_lost =
+        own && (cause.failure == Failure::kPeerDied || cause.failure == Failure::kPeerUnreachable);
     const bool left =
         other && (cause.failure == Failure::kClosed || (looks_lost && has_left && has_left(*cause.peer)));
-    if (left) cause.failure = Failure::kDesync;
     if (!cause.rank) cause.rank = rank;
     if (nameless) cause.op = op;
     if (!cause.sequence) cause.sequence = number;
     if (cause.group.empty()) cause.group = group;
     const std::string where = nameless ? cat("rank ", rank, ": ", op, " #", number, ": ") : "";
-    if (left) {
-      const std::string text = cat(where, "rank ", *cause.peer, " left the group: ", status.message());
-      return Status::disconnected(text, std::move(cause));
-    }
+    if (left) return left_the_group(status, std::move(cause), where);
     if (nameless) return status.with_prefix(where).with_cause(std::move(cause));
     return {status.code(), in_group(status.message()), std::move(cause)};
   }
@@ -271,6 +277,8 @@ Status NativeGroup::told(const Status& failure) const {
     const auto place = std::lower_bound(all.begin(), all.end(), *cause.peer);
     if (place == all.end() || *place != *cause.peer) all.insert(place, *cause.peer);
   }
+  if (cause.failure == Failure::kClosed && cause.peer && cause.peer != who_.own())
+    return left_the_group(failure, std::move(cause));
   if (!lost || cause.peer != who_.own()) return failure.with_cause(std::move(cause));
   // Not out of reach for itself: who says so is.
   if (cause.failure == Failure::kPeerUnreachable && cause.rank && cause.rank != who_.own()) {

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <future>
 #include <thread>
 #include <vector>
 
 #include "lockstep/backend/native/world_test_support.h"
 #include "lockstep/backend/operations.h"
+#include "lockstep/backend/rounds.h"
 #include "lockstep/backend/window.h"
 #include "lockstep/testing/status_matchers.h"
 
@@ -172,6 +174,58 @@ TEST(WorldLifetime, ThreadsThatUseGroupsHearOfItsEnd) {
     world.reset();
     for (std::thread& user : users) user.join();
     for (const auto& group : groups) expect_closed(barrier(*group));
+  }));
+}
+
+// Which ends the group on its host as soon as it is said.
+TEST(WorldLifetime, AGroupThatIsDestroyedInAnOperationIsLeftForMessagesAndOperations) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    auto group = world->new_group(everyone(*world));
+    ASSERT_OK(group.status());
+    if (rank.rank == Rank{0}) {
+      std::promise<void> begun;
+      Rounds rounds;
+      rounds.calls.emplace_back([&] {
+        begun.set_value();
+        return Result<Call>(Call{.kind = OpKind::kBarrier});
+      });
+      const WorkPtr running = dynamic_cast<RoundStarter&>(**group).start_rounds(std::move(rounds), {});
+      begun.get_future().wait();
+      group->reset();
+      expect_closed(running->wait(), "destroyed");
+    } else {
+      std::vector<int> number{1};
+      const Status received = (*group)->recv(Rank{3 - rank.rank.value}, 1, bytes_of(number))->wait();
+      for (const Status& status : {received, barrier(**group), (*group)->failure()}) {
+        EXPECT_EQ(status.failure(), Failure::kDesync) << status.text();
+        EXPECT_EQ(status.cause().peer, Rank{0}) << status.text();
+      }
+    }
+    ASSERT_OK(barrier(world->group()));  // nobody has left the world until then
+  }));
+}
+
+// Rank 0 has left when it is said to have died: that is what has ended the group.
+TEST(WorldLifetime, WhatHasEndedAGroupIsNotChangedByARankThatHasLeftSince) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank == Rank{0}) return;
+    Backend& group = world->group();
+    store::Store& store = *world->rendezvous().store;
+    std::vector<int> number{1};
+    const WorkPtr pending = group.recv(Rank{3 - rank.rank.value}, 1, bytes_of(number));
+    // Is known to have left.
+    EXPECT_EQ(group.recv(Rank{0}, 1, bytes_of(number))->wait().failure(), Failure::kDesync);
+    ASSERT_OK(store.barrier("both know it", WorldSize{2}));
+    if (rank.rank == Rank{1})
+      group.abort(Status::disconnected("cut", {.failure = Failure::kPeerDied, .peer = Rank{0}}));
+    EXPECT_EQ(pending->wait().failure(), Failure::kPeerDied);
+    EXPECT_EQ(barrier(group).failure(), Failure::kPeerDied);
+    ASSERT_OK(store.barrier("both have heard it", WorldSize{2}));
   }));
 }
 
