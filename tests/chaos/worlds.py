@@ -60,11 +60,11 @@ class RankProcess:
         environment = scratch.environment(
             RANK=str(rank), WORLD_SIZE=str(plan.world), LOCKSTEP_STORE=store.address, LOCKSTEP_JOB_ID="chaos",
             LOCKSTEP_SECRET_FILE=store.secret, LOCKSTEP_TIMEOUT=str(within(JOIN_SECONDS))) | plan.variables
-        self.began = time.monotonic()
         self.process = subprocess.Popen(
             [*place.prefix(plan.host_of(rank)), program, *words, *plan.options], env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             preexec_fn=cgroup.enter if cgroup and rank in plan.victims else None)
+        self.began = time.monotonic()  # at the latest
         self.rank, self.events, self.rest, self.errors = rank, [], b"", b""
 
     def take(self, stream, chunk):
@@ -97,7 +97,7 @@ class Outcome:
     events: list  # by rank
     errors: list  # what each wrote to stderr
     statuses: list  # exit statuses, as subprocess gives them
-    began: list  # when each process was started, on the monotonic clock
+    began: list  # when each process had been started, on the monotonic clock
     injected: float = 0  # seconds on the monotonic clock; 0 if it never happened
     hang: bool = False
     leaks: list = dataclasses.field(default_factory=list)
