@@ -481,6 +481,55 @@ TEST(Faults, AModelThatIsGoneLeavesItsModuleAsItWas) {
   });
 }
 
+TEST(Faults, AModelThatOutlivesItsWorldSaysSo) {
+  EXPECT_OK(testing::ProcessWorld(2, std::chrono::minutes(3)).run([](const SpawnedRank& rank) {
+    nn::Linear net(2, 2);
+    std::optional<DistributedDataParallel<nn::LinearImpl>> model;
+    at::Tensor loss;
+    {
+      const auto world = init_process_group({.environment = rank.environment});
+      model.emplace(net);
+      (*model)(ones()).sum().backward();
+      loss = (*model)(ones()).sum();
+    }
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1));
+    net->zero_grad(false);
+    expect_error([&] { loss.backward(); }, {"init_process_group"});
+    expect_error([&] { (*model)(ones()).sum().backward(); }, {"init_process_group"});
+    const torch::NoGradGuard no_grad;
+    EXPECT_EQ((*model)(ones()).numel(), 2);
+  }));
+}
+
+TEST(Faults, GradientsOfAnotherKindOrTooLateAreNamedWithWhatToDo) {
+  struct Looks : nn::Module {
+    Looks() { table = register_parameter("table", torch::ones({3, 2})); }
+    at::Tensor forward(const at::Tensor& i) { return torch::embedding(table, i, -1, false, /*sparse=*/true); }
+    at::Tensor table;
+  };
+  run_world(2, [](int rank) {
+    const auto at = cat("rank ", rank);
+    const auto group = [] { return tensor::new_group({0, 1}); };
+    DistributedDataParallel looks(std::make_shared<Looks>(), {.process_group = group()});
+    DistributedDataParallel dense(std::make_shared<Two>(),
+                                  {.process_group = group(), .sparse_parameters = {"first.weight"}});
+    DistributedDataParallel late(std::make_shared<Two>(),
+                                 {.process_group = group(),
+                                  .delay_all_reduce_named_params = {"first.weight", "second.weight"},
+                                  .param_to_hook_all_reduce = "second.weight"});
+    tensor::barrier();
+    expect_error<ReductionError>(
+        [&] {
+          looks(torch::tensor({1, 2})).sum().backward();
+        },
+        {at, "\"table\"", "sparse_parameters"});
+    expect_error<ReductionError>([&] { dense(ones()).sum().backward(); },
+                                 {at, "\"first.weight\"", "leave the parameter out of sparse_parameters"});
+    expect_error<ReductionError>([&] { late(ones()).sum().backward(); },
+                                 {at, "\"first.weight\"", "whose gradient comes last"});
+  });
+}
+
 TEST(Faults, AHookMayBeRegisteredBetweenForwardAndBackward) {
   run_world(2, [](int rank) {
     nn::Linear net(2, 2);

@@ -88,6 +88,12 @@ void BackwardPass::ready(Parameter parameter) {
   }
   if (unexpected) {
     const std::string name = base::quoted(parts_.gradients.name(parameter));
+    if (parts_.gradients.planned_of(parameter).delayed) {
+      refuse(
+          cat("the gradient of the parameter ", name,
+              " came after that of param_to_hook_all_reduce, with which the delayed ones were reduced; name "
+              "there the parameter whose gradient comes last."));
+    }
     refuse(expected_.times[parameter] == 0
                ? cat("the parameter ", name,
                      " got a gradient, but the outputs of forward do not depend on it "
@@ -184,8 +190,10 @@ void BackwardPass::take_sparse(Parameter parameter, GradBucket& bucket) {
     return;
   }
   if (!gradient.is_sparse()) {
-    refuse(cat("the gradient of ", base::quoted(parts_.gradients.name(parameter)),
-               " is dense, but a sparse one was expected."));
+    refuse(
+        cat("the gradient of ", base::quoted(parts_.gradients.name(parameter)),
+            " is dense, but a sparse one was expected; leave the parameter out of sparse_parameters, or use "
+            "it as an embedding with sparse = true does."));
   }
   bucket.set_buffer(gradient.variable_data());
 }

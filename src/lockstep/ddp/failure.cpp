@@ -23,11 +23,14 @@ std::string text_of_exception() {
 }
 
 void end_group(const tensor::ProcessGroup& group, const std::string& why) {
-  if (!group.backend()->failure().ok()) return;
-  group.backend()->abort(Status::aborted(why, {.failure = Failure::kRemoteError,
-                                               .peer = Rank{tensor::get_rank()},
-                                               .op = "backward",
-                                               .group = group.name()}));
+  try {
+    if (!group.backend()->failure().ok()) return;
+    group.backend()->abort(Status::aborted(why, {.failure = Failure::kRemoteError,
+                                                 .peer = Rank{tensor::get_rank()},
+                                                 .op = "backward",
+                                                 .group = group.name()}));
+  } catch (const std::exception&) {  // the world has ended before: there is nobody to tell
+  }
 }
 
 }  // namespace lockstep::ddp
