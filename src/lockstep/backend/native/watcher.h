@@ -65,6 +65,7 @@ class Monitor::Watcher {
   std::size_t place_of(int host) const;
   void meet_before_leaving(const Deadline& deadline);
   void note_leaves();
+  void say_goodbye_to_hosts();
   void listen_to_speakers();
   void blame_silent_hosts();
   void lose(Rank rank, Failure failure);

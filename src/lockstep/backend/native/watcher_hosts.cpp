@@ -238,7 +238,14 @@ void Monitor::Watcher::say_goodbye() {
     if (rank != own_ && lives(rank) && pulses_[static_cast<std::size_t>(i)]->gone.load() != 0)
       see_leave(rank);
   }
-  if (door_ == nullptr || speaker_of(host_of(own_)) != own_) return;
+  if (door_ == nullptr) return;
+  if (speaker_of(host_of(own_)) == own_) say_goodbye_to_hosts();
+  // Whoever comes now must not wait for an answer.
+  door_->forget(kWatchGroup);
+  inbox_.reset();
+}
+
+void Monitor::Watcher::say_goodbye_to_hosts() {
   const std::function<void(Rank, const Status&)> nobody_cares = [](Rank, const Status&) {};
   on_lost_ = &nobody_cares;
   if (!paused_) read_the_speakers();
