@@ -224,7 +224,8 @@ class JobsTest(unittest.TestCase):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
                     str(free_port())]
         for launcher in (torchrun, [OPTIONS.lockstep, "run", "--nproc", "2", "--", sys.executable]):
-            ran = subprocess.run([*launcher, script], capture_output=True, text=True, check=False, timeout=120)
+            ran = subprocess.run([*launcher, script], capture_output=True, text=True, check=False, timeout=120,
+                                 env=os.environ | {"PYTHONUNBUFFERED": ""})  # lines are whole, under torchrun too
             self.assertEqual(ran.returncode, 0, ran.stderr)
             self.assertEqual(sorted(line.partition("] ")[2] or line for line in ran.stdout.splitlines()), expected)
 
