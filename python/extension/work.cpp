@@ -2,11 +2,14 @@
 
 #include <ATen/core/jit_type.h>
 
+#include <atomic>
 #include <functional>
+#include <thread>
 #include <utility>
 
 #include "extension/errors.h"
 #include "extension/interrupts.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::python {
@@ -27,6 +30,31 @@ c10::IValue value_of(const Outputs& outputs) {
   if (outputs.empty()) return c10::IValue(std::vector<at::Tensor>());
   return outputs.size() > 1 ? c10::IValue(outputs) : c10::IValue(outputs.front());
 }
+
+// How many works a thread of the core has still to let go of, in the process of this fork_generation(): a
+// child has none of its parent's threads. No lock, which a fork could find taken.
+std::atomic<int> g_held_works = 0;
+std::atomic<std::uint64_t> g_held_in = 0;
+
+// A work in the hands of the core.
+class HeldWork {
+ public:
+  explicit HeldWork(c10::intrusive_ptr<LockstepWork> work) : work_(std::move(work)) {
+    const std::uint64_t now = base::fork_generation();
+    if (g_held_in.exchange(now) != now) g_held_works = 0;
+    ++g_held_works;
+  }
+  ~HeldWork() {
+    work_.reset();
+    --g_held_works;
+  }
+  HeldWork(const HeldWork&) = delete;
+  HeldWork& operator=(const HeldWork&) = delete;
+  LockstepWork& operator*() const { return *work_; }
+
+ private:
+  c10::intrusive_ptr<LockstepWork> work_;
+};
 
 Status interrupted(const tensor::GroupState& group) {
   return Status::aborted(
@@ -53,6 +81,11 @@ void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, c10::fu
   }
 }
 
+void wait_for_works(const Deadline& deadline) {
+  if (g_held_in != base::fork_generation()) return;
+  while (g_held_works > 0 && !deadline.expired()) std::this_thread::sleep_for(milliseconds(1));
+}
+
 LockstepWork::LockstepWork(WorkPlan plan)
     : c10d::Work(plan.group->rank(), plan.type, plan.title.empty() ? nullptr : plan.title.c_str(),
                  plan.inputs),
@@ -70,7 +103,7 @@ c10::intrusive_ptr<LockstepWork> LockstepWork::start(WorkPlan plan,
   if (work->handle_.is_completed()) {
     work->ended();
   } else {
-    work->handle_.on_complete([work] { work->ended(); });
+    work->handle_.on_complete([held = std::make_shared<HeldWork>(work)] { (**held).ended(); });
   }
   return work;
 }

@@ -77,6 +77,10 @@ class LockstepWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> result_ LOCKSTEP_GUARDED_BY(futures_mutex_);
 };
 
+// Waits until no thread of the core holds a work any more, and with it tensors of the program: the last to
+// let go of one takes the GIL.
+void wait_for_works(const Deadline& deadline);
+
 // Runs `body`, which may wait: without the GIL, and so that Ctrl-C ends it. `group` is what it waits in. Our
 // exceptions leave it as torch's.
 void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, c10::function_ref<void()> body);

@@ -6,6 +6,7 @@
 #include "extension/errors.h"
 #include "extension/lockstep_store.h"
 #include "extension/torch_store.h"
+#include "extension/work.h"
 #include "lockstep/backend/native/native_world.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
@@ -153,6 +154,7 @@ void leave_all() {
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
     if (const auto state = group->first.lock()) state->close();
   }
+  wait_for_works(deadline);
   for (const auto& [state, pool] : groups) pool->drain(deadline);
 }
 

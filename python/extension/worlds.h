@@ -64,8 +64,8 @@ struct MadeGroup {
   std::shared_ptr<tensor::GroupState> state;
 };
 
-// Before the interpreter ends: leaves all groups, and waits a little for what hangs on futures. A thread that
-// asks for the GIL after that is ended by Python, and takes the process along.
+// Before the interpreter ends: leaves all groups, and waits a little for their works and what hangs on
+// futures. A thread that asks for the GIL after that is ended by Python, and takes the process along.
 void leave_all();
 
 // Called by all members. Throws torch's exceptions.
