@@ -9,7 +9,7 @@ import unittest
 import bench_runs
 
 COMMAND = sys.argv[1]
-BYTES = 256 << 10
+BYTES = 1 << 20  # many times what the bucket of the wire holds
 
 
 class BenchBetweenHosts(bench_runs.BenchTest):
