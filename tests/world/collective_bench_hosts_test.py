@@ -9,7 +9,7 @@ import unittest
 import bench_runs
 
 COMMAND = sys.argv[1]
-BYTES = 1 << 20  # many times what the bucket of the wire holds
+BYTES = 1 << 20  # four times what the bucket of the wire holds
 
 
 class BenchBetweenHosts(bench_runs.BenchTest):
@@ -22,7 +22,7 @@ class BenchBetweenHosts(bench_runs.BenchTest):
             row, = report["rows"]
             self.assertEqual((row["op"], row["nproc"], row["hosts"], row["bytes"], row["verified"]),
                              (op, 1, 2, BYTES, True))
-            self.assertGreater(row["median_us"], least_us / 2, out)  # what fits into a bucket is faster
+            self.assertGreater(row["median_us"], least_us / 4, out)  # what fits into the bucket is faster
 
     def test_of_several_ranks_on_each(self):
         _, report = self.bench("all_to_all", "--nproc", "2", "--hosts", "2", "--bytes", "4KiB,100KiB", "--rounds", "1")
