@@ -14,10 +14,21 @@ endif()
 if(Torch_DIR AND NOT EXISTS "${Torch_DIR}/TorchConfig.cmake")
   unset(Torch_DIR CACHE)  # what an earlier configuration found is gone
 endif()
-find_path(Torch_DIR TorchConfig.cmake
-  HINTS "${recorded}"
-  PATH_SUFFIXES share/cmake/Torch
-  DOC "The folder that holds TorchConfig.cmake")
+# What an earlier configuration found, and was not given by -DTorch_DIR, gives way to what set-up says now.
+if(Torch_DIR AND "${Torch_DIR}" STREQUAL "${LOCKSTEP_TORCH_FOUND}" AND NOT "${recorded}" STREQUAL "${LOCKSTEP_TORCH_RECORDED}")
+  unset(Torch_DIR CACHE)
+endif()
+if(NOT Torch_DIR)
+  if(NOT "$ENV{Torch_DIR}" STREQUAL "")  # before CMAKE_PREFIX_PATH, as set-up looks
+    find_path(Torch_DIR TorchConfig.cmake PATHS "$ENV{Torch_DIR}" NO_DEFAULT_PATH)
+  endif()
+  find_path(Torch_DIR TorchConfig.cmake
+    HINTS "${recorded}"
+    PATH_SUFFIXES share/cmake/Torch
+    DOC "The folder that holds TorchConfig.cmake")
+  set(LOCKSTEP_TORCH_FOUND "${Torch_DIR}" CACHE INTERNAL "Torch_DIR, if it was found and not given")
+  set(LOCKSTEP_TORCH_RECORDED "${recorded}" CACHE INTERNAL "What set-up said then")
+endif()
 
 if(Torch_DIR)
   get_filename_component(Libtorch_ROOT_DIR "${Torch_DIR}/../../.." ABSOLUTE)

@@ -4,9 +4,11 @@
 # A dependency is the name of a layer ("base", which is the target lockstep_base) or a target ("OpenSSL::Crypto").
 
 include(GNUInstallDirs)
+include(LockstepPrecompiled)
 
-# All layers that are installed, and all fuzzers, as targets to build by name.
+# All layers that are installed, all fuzzers, and their headers each by itself, as targets to build by name.
 add_custom_target(lockstep_libraries)
+add_custom_target(lockstep_headers_alone)
 add_custom_target(lockstep_fuzzers)
 
 # Layers -> targets.
@@ -23,17 +25,21 @@ function(lockstep_resolve_deps result)
 endfunction()
 
 # lockstep_library(NAME base HDRS status.h ... SRCS status.cpp ... [DEPS ...] [PRIVATE_DEPS ...]
-#                  [COMPONENT mpi] [NO_INSTALL])
+#                  [COMPONENT mpi] [PRECOMPILED headers] [NO_INSTALL] [FOR_TESTS])
 #
 # Makes the static library lockstep_<name>, alias Lockstep::<name>. HDRS are public: they are installed, and
 # each must compile alone. What only the .cpp files include goes to PRIVATE_DEPS. COMPONENT is the one of
-# find_package(Lockstep) that has it, where that is neither core nor torch.
+# find_package(Lockstep) that has it, where that is neither core nor torch. PRECOMPILED is another set of headers
+# than most libraries use (LockstepPrecompiled.cmake). With FOR_TESTS only tests link it, and it is compiled as they are.
 function(lockstep_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "NO_INSTALL" "NAME;COMPONENT" "HDRS;SRCS;DEPS;PRIVATE_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "NO_INSTALL;FOR_TESTS" "NAME;COMPONENT;PRECOMPILED" "HDRS;SRCS;DEPS;PRIVATE_DEPS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME)
     message(FATAL_ERROR "lockstep_library(${arg_NAME}): bad arguments: ${arg_UNPARSED_ARGUMENTS}")
   endif()
   set(target lockstep_${arg_NAME})
+  if(arg_FOR_TESTS)
+    set(arg_NO_INSTALL TRUE)
+  endif()
   lockstep_resolve_deps(deps ${arg_DEPS})
   lockstep_resolve_deps(private_deps ${arg_PRIVATE_DEPS})
 
@@ -47,6 +53,15 @@ function(lockstep_library)
       PUBLIC ${deps} Threads::Threads
       PRIVATE ${private_deps} $<BUILD_INTERFACE:lockstep_warnings>)
     target_compile_options(${target} PRIVATE -Wconversion)
+    if(arg_FOR_TESTS)
+      lockstep_compile_as_test(${target})
+    elseif(arg_PRECOMPILED)
+      lockstep_use_precompiled(${target} ${arg_PRECOMPILED})
+    elseif("Libtorch::libtorch" IN_LIST deps)
+      lockstep_use_precompiled(${target} lockstep_torch_library_headers)
+    else()
+      lockstep_use_precompiled(${target} lockstep_library_headers)
+    endif()
     target_compile_definitions(${target} PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")
     if(NOT arg_NO_INSTALL)
       add_dependencies(lockstep_libraries ${target})
@@ -83,12 +98,13 @@ function(lockstep_library)
       set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PUBLIC_HEADERS ${path})
     endforeach()
   endif()
-  if(arg_HDRS AND LOCKSTEP_TESTS AND NOT LOCKSTEP_SANITIZE AND NOT arg_NO_INSTALL)
+  if(arg_SRCS AND arg_HDRS AND NOT arg_NO_INSTALL)
     lockstep_check_headers_alone(${arg_NAME} ${arg_HDRS})
   endif()
 endfunction()
 
-# Each public header compiles alone, with what its library gives to the one who links it.
+# Each public header compiles alone, with what its library gives to the one who links it: a part of make check. One on
+# libtorch compiles after ATen/core/Tensor.h, which it would read itself, and is a part of make test.
 function(lockstep_check_headers_alone name)
   set(units "")
   foreach(header IN LISTS ARGN)
@@ -97,48 +113,32 @@ function(lockstep_check_headers_alone name)
     file(CONFIGURE OUTPUT "${unit}" CONTENT "#include \"${path}\"\n#include \"${path}\"\n")
     list(APPEND units "${unit}")
   endforeach()
-  add_library(lockstep_${name}_headers_alone OBJECT ${units})
+  add_library(lockstep_${name}_headers_alone OBJECT EXCLUDE_FROM_ALL ${units})
+  add_dependencies(lockstep_headers_alone lockstep_${name}_headers_alone)
   target_link_libraries(lockstep_${name}_headers_alone PRIVATE Lockstep::${name} lockstep_warnings)
-  target_compile_options(lockstep_${name}_headers_alone PRIVATE -O0 -g0)
+  get_target_property(links lockstep_${name} LINK_LIBRARIES)
+  if("Libtorch::libtorch" IN_LIST links)
+    lockstep_use_precompiled(lockstep_${name}_headers_alone lockstep_torch_library_headers)
+    if(LOCKSTEP_TESTS)
+      set_target_properties(lockstep_${name}_headers_alone PROPERTIES EXCLUDE_FROM_ALL FALSE)
+    endif()
+  endif()
 endfunction()
 
-# What is compiled to be run once need not be fast.
-function(lockstep_cheap_to_compile target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
-endfunction()
-
-# GoogleTest, read once for all tests (it costs each a second and a half). Not with clang: clang-tidy reads its commands.
-if(LOCKSTEP_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/test_pch.cpp" CONTENT "int main() {}\n")
-  add_executable(lockstep_test_pch "${CMAKE_BINARY_DIR}/test_pch.cpp")  # a program, for its -fPIE
-  target_link_libraries(lockstep_test_pch PRIVATE GTest::gmock lockstep_warnings Threads::Threads)
-  lockstep_cheap_to_compile(lockstep_test_pch)
-  target_precompile_headers(lockstep_test_pch PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
-endif()
-
-# The same for tests that use libtorch.
-if(LOCKSTEP_TESTS AND LOCKSTEP_TORCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/torch_test_pch.cpp" CONTENT "int main() {}\n")
-  add_executable(lockstep_torch_test_pch "${CMAKE_BINARY_DIR}/torch_test_pch.cpp")
-  target_link_libraries(lockstep_torch_test_pch PRIVATE GTest::gmock lockstep_warnings Libtorch::libtorch)
-  lockstep_cheap_to_compile(lockstep_torch_test_pch)
-  target_compile_options(lockstep_torch_test_pch PRIVATE -g0)
-  target_precompile_headers(lockstep_torch_test_pch PRIVATE <gmock/gmock.h> <gtest/gtest.h> <ATen/ATen.h>)
-endif()
-
-# What the sanitizers may cost: factors on the timeouts of the tests, and on the bounds that they check.
-set(LOCKSTEP_TEST_TIME_FACTOR 1)
+# Factors on the bounds that tests check: the machine may be slow and do other things, and a sanitizer has its cost.
+set(LOCKSTEP_TEST_TIME_FACTOR 4)
 set(LOCKSTEP_TEST_MEMORY_FACTOR 1)
 if(LOCKSTEP_SANITIZE)
-  set(LOCKSTEP_TEST_TIME_FACTOR 5)
+  set(LOCKSTEP_TEST_TIME_FACTOR 10)
   set(LOCKSTEP_TEST_MEMORY_FACTOR 20)
 endif()
 
 # lockstep_test(NAME status_test SRCS status_test.cpp [DEPS ...] TIMEOUT seconds [LABELS ...] [ENV A=1 ...]
 #               [ARGS ...] [OWN_MAIN] [SERIAL] [WAITS])
 #
-# A GoogleTest program and the ctest that runs it. TIMEOUT is in seconds on a plain build. OWN_MAIN: the sources have
-# a main(). SERIAL: runs with no other test beside it, but under a sanitizer. WAITS: spends its time waiting.
+# A GoogleTest program and the ctest that runs it. TIMEOUT is in seconds on a plain build, 400 at least: it ends what
+# hangs, and nothing that is slow. OWN_MAIN: the sources have a main(). SERIAL: runs with no other test beside it, but
+# under a sanitizer. WAITS: spends its time waiting.
 function(lockstep_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "OWN_MAIN;SERIAL;WAITS" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV;ARGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_TIMEOUT)
@@ -150,15 +150,7 @@ function(lockstep_test)
   lockstep_resolve_deps(deps ${arg_DEPS})
   add_executable(${arg_NAME} ${arg_SRCS})
   target_link_libraries(${arg_NAME} PRIVATE ${deps} GTest::gmock lockstep_warnings)
-  lockstep_cheap_to_compile(${arg_NAME})
-  if("Libtorch::libtorch" IN_LIST deps)
-    target_compile_options(${arg_NAME} PRIVATE -g0)  # torch's templates are most of the object file
-    if(TARGET lockstep_torch_test_pch)
-      target_precompile_headers(${arg_NAME} REUSE_FROM lockstep_torch_test_pch)
-    endif()
-  elseif(TARGET lockstep_test_pch)
-    target_precompile_headers(${arg_NAME} REUSE_FROM lockstep_test_pch)
-  endif()
+  lockstep_compile_as_test(${arg_NAME})
   if(NOT arg_OWN_MAIN)
     target_link_libraries(${arg_NAME} PRIVATE GTest::gmock_main)
   endif()
@@ -168,17 +160,30 @@ function(lockstep_test)
   lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL} ${arg_WAITS})
 endfunction()
 
-# lockstep_script_test(NAME x COMMAND ... TIMEOUT seconds [LABELS ...] [ENV ...] [SERIAL] [WAITS]): any other ctest.
+# lockstep_script_test(NAME x COMMAND ... TIMEOUT seconds [LABELS ...] [ENV ...] [SERIAL] [WAITS] [TORCH_PYTHON]):
+# any other ctest. With TORCH_PYTHON, COMMAND is a Python program; where there is torch, it is run by a python3 that has
+# imported it already, and so are those that launchers start, by PYTHON_EXEC (tests/torch_python/server.py).
 function(lockstep_script_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "SERIAL;WAITS" "NAME;TIMEOUT" "COMMAND;LABELS;ENV")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "SERIAL;WAITS;TORCH_PYTHON" "NAME;TIMEOUT" "COMMAND;LABELS;ENV")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_TIMEOUT)
     message(FATAL_ERROR "lockstep_script_test(${arg_NAME}): needs NAME and TIMEOUT; bad: ${arg_UNPARSED_ARGUMENTS}")
   endif()
   if(NOT LOCKSTEP_TESTS)
     return()
   endif()
+  if(NOT LOCKSTEP_TORCH_PYTHON AND arg_TORCH_PYTHON)
+    set(arg_TORCH_PYTHON FALSE)
+    list(PREPEND arg_COMMAND Python3::Interpreter)
+  endif()
+  if(arg_TORCH_PYTHON)
+    list(PREPEND arg_COMMAND "${CMAKE_BINARY_DIR}/tests/torch_python/python")
+    list(APPEND arg_ENV "PYTHON_EXEC=${CMAKE_BINARY_DIR}/tests/torch_python/python")
+  endif()
   add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
   lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL} ${arg_WAITS})
+  if(arg_TORCH_PYTHON)
+    set_tests_properties(${arg_NAME} PROPERTIES FIXTURES_REQUIRED torch_python)
+  endif()
 endfunction()
 
 # ctest runs tests for six processors: three that compute, or more of those that wait, which begin first.
@@ -186,9 +191,15 @@ function(lockstep_test_properties name timeout labels env serial waits)
   if(LOCKSTEP_SANITIZE)
     set(serial FALSE)  # bounds of time are wide there, and nothing is measured
   endif()
-  math(EXPR timeout "${timeout} * ${LOCKSTEP_TEST_TIME_FACTOR}")
+  if(timeout LESS 400)
+    set(timeout 400)
+  endif()
+  if(LOCKSTEP_SANITIZE)
+    math(EXPR timeout "${timeout} * 3 / 2")
+  endif()
   set(options
     "TEST_TIME_FACTOR=${LOCKSTEP_TEST_TIME_FACTOR}"
+    "TEST_MEMORY_FACTOR=${LOCKSTEP_TEST_MEMORY_FACTOR}"
     # A runtime that disables core dumps does so for the ranks as well.
     "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1:disable_coredump=0"
     "UBSAN_OPTIONS=print_stacktrace=1"

@@ -36,8 +36,9 @@ add_compile_options(
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND}" -E env
+      env  # cmake's own takes as long as a hit in the cache
       "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" "CCACHE_NOHASHDIR=1"
+      "CCACHE_INODECACHE=1"  # or it reads the precompiled header, of 100 MB and more, for every file
       "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime"
       "${CCACHE_PROGRAM}")
 endif()

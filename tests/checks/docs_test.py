@@ -121,7 +121,7 @@ class Tree:
 
     def words(self, typed):
         answer = subprocess.run([self.command, "completion", "words"], input="".join(w + "\0" for w in typed),
-                                capture_output=True, text=True, timeout=60, check=True)
+                                capture_output=True, text=True, timeout=200, check=True)
         return [line.split("\t")[0] for line in answer.stdout.splitlines()]
 
     def walk(self, path):

@@ -171,6 +171,15 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn('unknown argument "everything"', done.stderr)
 
+    def test_make_clean_leaves_what_set_up_has_found_and_fetched(self):
+        shutil.copy(TOOL.parent.parent / "Makefile", self.tree)
+        clean = lambda: subprocess.run(["make", "-s", "clean"], cwd=self.tree, capture_output=True, text=True, timeout=60)
+        self.assertEqual(clean().returncode, 0, "a fresh clone has nothing to clean")
+        for name in ("setup/torch_dir", "data/digits.csv", "release/bin/lockstep"):
+            self.program(self.tree / "build" / name, "")
+        self.assertEqual(clean().returncode, 0)
+        self.assertEqual(sorted(path.name for path in (self.tree / "build").iterdir()), ["data", "setup"])
+
 
 if __name__ == "__main__":
     unittest.main()
