@@ -39,20 +39,6 @@ Result<std::uint64_t> namespace_id(const char* path) {
   return std::uint64_t{file.st_ino};
 }
 
-int affinity_count() {
-  // A mask that is too small for the machine is refused with EINVAL.
-  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
-    cpu_set_t* mask = CPU_ALLOC(cpus);
-    const std::size_t size = CPU_ALLOC_SIZE(cpus);
-    const bool told = sched_getaffinity(0, size, mask) == 0;
-    const int count = told ? CPU_COUNT_S(size, mask) : 0;
-    CPU_FREE(mask);
-    if (told) return count;
-    if (errno != EINVAL) break;
-  }
-  return 1;
-}
-
 }  // namespace
 
 Result<UniqueFd> open_pidfd(pid_t pid) {
@@ -133,7 +119,25 @@ Result<HostIdentity> this_host() {
   return host;
 }
 
-int usable_cores() { return usable_cores_below("", affinity_count()); }
+std::vector<int> allowed_cpus() {
+  // A mask that is too small for the machine is refused with EINVAL.
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
+    cpu_set_t* mask = CPU_ALLOC(cpus);
+    const std::size_t size = CPU_ALLOC_SIZE(cpus);
+    const bool told = sched_getaffinity(0, size, mask) == 0;
+    const int error = errno;
+    std::vector<int> allowed;
+    for (int cpu = 0; told && cpu < cpus; ++cpu) {
+      if (CPU_ISSET_S(cpu, size, mask)) allowed.push_back(cpu);
+    }
+    CPU_FREE(mask);
+    if (told) return allowed;
+    if (error != EINVAL) break;
+  }
+  return {0};
+}
+
+int usable_cores() { return usable_cores_below("", static_cast<int>(allowed_cpus().size())); }
 Result<MemoryLimits> memory_limits() { return memory_limits_below(""); }
 std::optional<std::uint64_t> oom_kills() { return oom_kills_below(""); }
 

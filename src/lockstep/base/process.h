@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/status.h"
 #include "lockstep/base/types.h"
@@ -43,6 +44,8 @@ struct HostIdentity {
 };
 Result<HostIdentity> this_host();
 
+// The CPUs that the calling thread may run on, ascending: its affinity mask, which lies within its cpuset.
+std::vector<int> allowed_cpus();
 // Cores that this process may use: the smallest of affinity mask, cpuset and CPU quota (cgroup v1 and v2,
 // every level up to the root), rounded up, at least 1.
 int usable_cores();
