@@ -18,7 +18,7 @@ import unittest
 
 import rendezvous_rank
 import store_wire as wire
-from bounds import within
+from bounds import MEMORY_FACTOR, within
 from rendezvous_rank import RendezvousTest, clean_environment
 from store_wire import Visitor, frame, request, sized
 
@@ -26,7 +26,6 @@ KNOCKS = 3  # of each offender: one line in the log all the same
 MIB = 1 << 20
 EIGHT_MIB = 8 * MIB  # the largest value
 MANY = 16  # answers of that size: 128 MiB
-MEMORY_FACTOR = int(os.environ["TEST_MEMORY_FACTOR"])  # how much more a sanitizer takes
 # Of lengths and counts, as far as the field holds them; and what is just beyond a limit is named where it is used.
 WRONG_LENGTHS = (0, 2**31 - 1, 2**31, 2**32 - 1)
 

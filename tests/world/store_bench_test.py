@@ -21,7 +21,7 @@ class StoreBench(unittest.TestCase):
             path = pathlib.Path(folder, "report.json")
             against = [] if PEER == "none" else ["--against", PEER]
             result = subprocess.run([COMMAND, "bench", "store", "--clients", "1,2", "--rounds", "1", "--round", "10ms",
-                                     "--json", path, *against], capture_output=True, text=True, timeout=240)
+                                     "--json", path, *against], capture_output=True, text=True, timeout=230)
             self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
             report = json.loads(path.read_text())
         self.assertLessEqual({"machine", "versions", "rows"}, set(report))

@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 
-from bounds import within
+from bounds import PATIENCE
 
 NO_RANK = 0xFFFFFFFF
 STORE, CONTROL, DATA = 1, 2, 3  # roles
@@ -21,7 +21,6 @@ SET, GET, ADD, CHECK, WAIT, APPEND, MULTI_GET, MULTI_SET, QUEUE_PUSH = 1, 2, 4, 
 ANSWERED, SILENT = 0, 1
 MAX_FRAME = 32 << 20
 HELLO_SIZE, PROOF_SIZE, VERDICT_SIZE = 72, 32, 8
-PATIENCE = within(60)
 
 
 def job_hash(job):

@@ -158,13 +158,13 @@ Result<std::int64_t> FileStore::add(std::string_view key, std::int64_t amount, W
 }
 
 Result<bool> FileStore::check(Keys keys, When deadline) {
-  LOCKSTEP_TRY(check_keys(keys));
+  LOCKSTEP_TRY(check_keys("check", keys));
   return read(start("check", deadline),
               [&](const KeyValues& state) { return Result<bool>(state.check(keys)); });
 }
 
 Status FileStore::wait(Keys keys, When deadline) {
-  LOCKSTEP_TRY(check_keys(keys));
+  LOCKSTEP_TRY(check_keys("wait", keys));
   const Call call = start("wait", deadline);
   std::vector<std::string> missing;
   LOCKSTEP_ASSIGN(const std::optional<bool> found,
@@ -202,7 +202,7 @@ Result<std::vector<Buffer>> FileStore::multi_get(Keys keys, When deadline) {
 }
 
 Result<std::vector<Buffer>> FileStore::get_all(std::string_view op, Keys keys, When deadline) {
-  LOCKSTEP_TRY(check_keys(keys));
+  LOCKSTEP_TRY(check_keys(op, keys));
   using Values = std::vector<Buffer>;
   const Call call = start(op, deadline);
   std::vector<std::string> missing;
@@ -210,6 +210,7 @@ Result<std::vector<Buffer>> FileStore::get_all(std::string_view op, Keys keys, W
                   poll<Values>(call, [&](const KeyValues& state) -> Result<std::optional<Values>> {
                     missing = state.missing(keys);
                     if (!missing.empty()) return std::optional<Values>();
+                    LOCKSTEP_TRY(check_answer_size(op, state.answer_size(keys)));
                     Values found;
                     for (const std::string& key : keys) {
                       LOCKSTEP_ASSIGN(Buffer value, copy_of(*state.get(key)));
@@ -267,8 +268,11 @@ Result<std::int64_t> FileStore::queue_len(std::string_view queue, When deadline)
 }
 
 Result<std::vector<std::string>> FileStore::list_keys(When deadline) {
-  return read(start("list_keys", deadline),
-              [](const KeyValues& state) { return Result<std::vector<std::string>>(state.list_keys()); });
+  return read(start("list_keys", deadline), [](const KeyValues& state) -> Result<std::vector<std::string>> {
+    std::vector<std::string> keys = state.list_keys();
+    LOCKSTEP_TRY(check_answer_size("list_keys", items_size(keys)));
+    return keys;
+  });
 }
 
 Result<std::unique_ptr<Store>> FileStore::clone(When deadline) {

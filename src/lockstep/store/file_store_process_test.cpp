@@ -188,7 +188,7 @@ TEST_F(FileStoreProcesses, AKilledParentsChildDoesNotKeepTheLock) {
   while (shared_->acknowledged == 0) ::sched_yield();
   ASSERT_EQ(::kill(parent, SIGKILL), 0);
   wait_for(parent);
-  EXPECT_OK(open()->set("key", {}, Clock::steady().in(std::chrono::seconds(10))));
+  EXPECT_OK(open()->set("key", {}, Clock::steady().in(std::chrono::seconds(60))));
   ::close(pipe[0]);
   ::close(pipe[1]);
 }

@@ -35,7 +35,7 @@ struct HashStore::Data {
   }
 
   Status wait_for_keys(std::string_view op, Keys keys, const Deadline& deadline) LOCKSTEP_REQUIRES(mutex) {
-    LOCKSTEP_TRY(check_keys(keys));
+    LOCKSTEP_TRY(check_keys(op, keys));
     const base::TimePoint start = deadline.clock().now();
     if (wait_for(deadline, [&](const KeyValues& now) { return now.check(keys); })) return {};
     return wait_timed_out("HashStore", op, state.missing(keys), deadline.clock().now() - start);
@@ -81,7 +81,7 @@ Result<std::int64_t> HashStore::add(std::string_view key, std::int64_t amount, W
 }
 
 Result<bool> HashStore::check(Keys keys, When) {
-  LOCKSTEP_TRY(check_keys(keys));
+  LOCKSTEP_TRY(check_keys("check", keys));
   MutexLock lock(data_->mutex);
   return data_->state.check(keys);
 }
@@ -112,6 +112,7 @@ Status HashStore::append(std::string_view key, ByteView value, When) {
 Result<std::vector<Buffer>> HashStore::multi_get(Keys keys, When deadline) {
   MutexLock lock(data_->mutex);
   LOCKSTEP_TRY(data_->wait_for_keys("multi_get", keys, deadline.value_or(clock_.in(timeout()))));
+  LOCKSTEP_TRY(check_answer_size("multi_get", data_->state.answer_size(keys)));
   std::vector<Buffer> values;
   values.reserve(keys.size());
   for (const std::string& key : keys) {
@@ -162,7 +163,9 @@ Result<std::int64_t> HashStore::queue_len(std::string_view queue, When) {
 
 Result<std::vector<std::string>> HashStore::list_keys(When) {
   MutexLock lock(data_->mutex);
-  return data_->state.list_keys();
+  std::vector<std::string> keys = data_->state.list_keys();
+  LOCKSTEP_TRY(check_answer_size("list_keys", items_size(keys)));
+  return keys;
 }
 
 Result<std::unique_ptr<Store>> HashStore::clone(When) {

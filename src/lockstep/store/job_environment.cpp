@@ -105,6 +105,11 @@ Result<Scheduler> scheduler_of(const Environment& env) {
     return slurm(env.slurm);
   if (has_pmi) return pmi(env.pmi);
   if (env.kubernetes.completion_index) return kubernetes(env.kubernetes);
+  // A rank above 0 is one of several, and how many is missing. Rank 0 may be a shell of its own: salloc,
+  // sbatch.
+  if (env.open_mpi.rank.value_or(0) > 0) return open_mpi(env.open_mpi);
+  if (env.slurm.procid.value_or(0) > 0) return slurm(env.slurm);
+  if (env.pmi.rank.value_or(0) > 0) return pmi(env.pmi);
   return Scheduler{};
 }
 
@@ -180,7 +185,9 @@ void list_variables(const Environment& env, const Scheduler& scheduler, JobEnvir
   if (scheduled) note(scheduler.rank_variable, true, true);
   note("LOCKSTEP_STORE", env.store_addr.has_value(), false);
   note("RANK", env.rank.has_value(), !job.rank);
-  note("WORLD_SIZE", env.world_size.has_value(), !job.world_size);
+  if (scheduled) job.size_variable = scheduler.size_variable;
+  note("WORLD_SIZE", env.world_size.has_value(), false);
+  if (!job.world_size) note(job.size_variable, false, true);
   note("MASTER_ADDR", env.master_addr.has_value(),
        !job.store && (!scheduled || scheduler.host_variable == "MASTER_ADDR"));
   note("MASTER_PORT", env.master_port.has_value(), !job.store && !scheduled);

@@ -60,6 +60,7 @@ struct JobEnvironment {
   // For env://: the job's variables that are set, and those that are needed and are not.
   std::vector<std::string> found;
   std::vector<std::string> missing;
+  std::string size_variable = "WORLD_SIZE";  // its name in `missing`
 };
 
 // kInvalid for what contradicts itself; an incomplete environment is not an error here but `missing`.

@@ -6,10 +6,12 @@ namespace lockstep::store {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using testing::FailureIs;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using testing::StatusIs;
 using Hosts = StorePlace::Hosts;
 using Server = StorePlace::Server;
@@ -252,6 +254,25 @@ TEST(JobEnvironment, Pmi) {
   EXPECT_EQ(inside.source, JobSource::kPmi) << "mpiexec inside a Slurm allocation";
   ASSERT_OK_AND_ASSIGN(const JobEnvironment srun, job(with(kSlurm, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}})));
   EXPECT_EQ(srun.source, JobSource::kSlurm) << "srun --mpi=pmi2 sets both alike";
+}
+
+TEST(JobEnvironment, ARankAboveZeroWithoutItsSizeIsNoWorldOfOne) {
+  const std::pair<std::string, std::string> cases[] = {{"SLURM_PROCID", "SLURM_NTASKS"},
+                                                       {"PMI_RANK", "PMI_SIZE"},
+                                                       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}};
+  for (const auto& [rank, size] : cases) {
+    ASSERT_OK_AND_ASSIGN(const JobEnvironment partial, job({{rank, "3"}, {"SLURM_JOB_NODELIST", "gpu08"}}));
+    EXPECT_THAT(missing_variables(partial, partial.missing),
+                StatusIs(Code::kInvalid, AllOf(HasSubstr(rank + " is set"), HasSubstr("but " + size))));
+    EXPECT_THAT(partial.missing, Contains(size));
+    ASSERT_OK_AND_ASSIGN(const JobEnvironment told,
+                         job({{rank, "3"}, {"SLURM_JOB_NODELIST", "gpu08"}, {"WORLD_SIZE", "4"}}));
+    EXPECT_EQ(told.rank, Rank{3});
+    EXPECT_EQ(told.world_size, WorldSize{4});
+    EXPECT_THAT(told.missing, Not(Contains(size)));
+    ASSERT_OK_AND_ASSIGN(const JobEnvironment shell, job({{rank, "0"}, {"SLURM_JOB_NODELIST", "gpu08"}}));
+    EXPECT_EQ(shell.source, JobSource::kNone) << "salloc and sbatch";
+  }
 }
 
 TEST(JobEnvironment, KubernetesIndexedJob) {

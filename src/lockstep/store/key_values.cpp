@@ -143,21 +143,12 @@ Status KeyValues::append(std::string_view key, ByteView value) {
 }
 
 Status KeyValues::multi_set(Keys keys, std::span<const ByteView> values) {
-  if (keys.size() != values.size()) {
-    return Status::invalid(cat("multi_set needs as many values as keys, but got ", keys.size(), " keys and ",
-                               values.size(), " values"));
-  }
-  std::size_t size = 0;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    LOCKSTEP_TRY(check_key(keys[i]));
-    LOCKSTEP_TRY(check_value_size(keys[i], values[i].size()));
-    size += values[i].size();
-  }
+  LOCKSTEP_TRY(check_multi_set(keys, values));
   if (keys.empty()) return {};
   // All that can fail for want of memory comes first: the new entries, and the room to take them over.
   Map<Buffer> fresh;
   std::size_t new_entries = 0, more = 0, less = 0;
-  LOCKSTEP_TRY(allocating(keys.front(), size, [&] {
+  LOCKSTEP_TRY(allocating(keys.front(), items_size(values), [&] {
     for (std::size_t i = 0; i < keys.size(); ++i) {
       fresh.insert_or_assign(keys[i], Buffer(values[i].begin(), values[i].end()));
     }
@@ -215,6 +206,12 @@ std::optional<Buffer> KeyValues::queue_pop(std::string_view queue) {
 std::int64_t KeyValues::queue_len(std::string_view queue) const {
   const auto place = queues_.find(queue);
   return place == queues_.end() ? 0 : static_cast<std::int64_t>(place->second.size());
+}
+
+std::size_t KeyValues::answer_size(Keys keys) const {
+  std::size_t size = 0;
+  for (const std::string& key : keys) size += kItemOverhead + get(key)->size();
+  return size;
 }
 
 std::vector<std::string> KeyValues::list_keys() const {

@@ -68,6 +68,8 @@ class KeyValues {
 
   std::int64_t num_keys() const { return static_cast<std::int64_t>(values_.size()); }
   std::vector<std::string> list_keys() const;
+  // items_size() of all their values (store_errors.h). All of `keys` exist.
+  std::size_t answer_size(Keys keys) const;
 
   // What the limits are compared with.
   std::size_t entries() const { return values_.size() + queued_; }

@@ -197,7 +197,7 @@ TEST_F(MembershipTest, AStaleEpochIsRejectedAndTheJobGoesOn) {
   };
   std::thread old_rank([&] { EXPECT_THAT(join(epoch(0, 4)), FailureIs(Failure::kRejected)); });
   const std::string arrived = RoundKeys("default", 4, 0).slot(Rank{0});
-  ASSERT_OK(store_->get(arrived, Clock::steady().in(seconds(20))));
+  ASSERT_OK(store_->get(arrived, Clock::steady().in(seconds(60))));
   std::vector<Joined> world = join_all({epoch(0, 5), epoch(1, 5)});
   for (const Joined& one : world) EXPECT_OK(one);
   old_rank.join();

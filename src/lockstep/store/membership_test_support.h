@@ -56,11 +56,11 @@ class MembershipTest : public ::testing::Test {
   // Returns once `rank` has claimed its slot in `round`.
   void wait_for_slot(int rank, std::uint64_t round = 0) {
     const std::string slot[] = {RoundKeys("default", 0, round).slot(Rank{rank})};
-    ASSERT_OK(store_->wait(slot, Clock::steady().in(seconds(20))));
+    ASSERT_OK(store_->wait(slot, Clock::steady().in(seconds(60))));
   }
   void wait_for_arrivals(int count, std::uint64_t round = 0) {
     const std::string key = RoundKeys("default", 0, round).arrived();
-    const Deadline deadline = Clock::steady().in(seconds(20));
+    const Deadline deadline = Clock::steady().in(seconds(60));
     while (!deadline.expired()) {
       const auto arrived = store_->add(key, 0);
       ASSERT_OK(arrived);

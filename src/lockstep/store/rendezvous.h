@@ -79,8 +79,9 @@ struct RendezvousOptions {
 };
 
 // A rank's place in a world; destroying it leaves. The last to leave removes what a file:// left behind, and
-// the store of a job that rank 0 serves ends with rank 0's seat. Takes at most 2 s and never throws; in a
-// forked child it does nothing.
+// the store of a job that rank 0 serves ends with rank 0's seat. Takes at most 2 s, and rank 0's, if it has
+// settled and serves the store, 30 s more as long as others are about to settle; never throws. In a forked
+// child it does nothing.
 class Seat {
  public:
   virtual ~Seat() = default;

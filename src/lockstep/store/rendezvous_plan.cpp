@@ -59,7 +59,7 @@ Status check_complete(const JobEnvironment& job, const Said& said) {
   std::vector<std::string> missing = job.missing;
   if (job.source == JobSource::kNone) missing = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
   if (said.rank) std::erase(missing, "RANK");
-  if (said.world_size) std::erase(missing, "WORLD_SIZE");
+  if (said.world_size) std::erase(missing, job.size_variable);
   return missing.empty() ? Status() : missing_variables(job, missing);
 }
 

@@ -152,6 +152,7 @@ TEST(Rendezvous, OptionsThatContradictThemselves) {
       {{.store = std::make_shared<HashStore>(), .rank = Rank{0}},
        {},
        "The world size of this process is not known"},
+      {{}, {{"SLURM_PROCID", "3"}}, "SLURM_PROCID is set, but SLURM_NTASKS"},
       {{.secret = {.file = "/nonexistent"}}, {}, "/nonexistent"},
       {{.interfaces = {"no-such-interface"}}, {}, "no-such-interface"},
   };
@@ -169,7 +170,7 @@ TEST(Rendezvous, MissingRanksAtAGivenStoreAfterTheTimeout) {
     met = rendezvous({.store = store, .rank = Rank{0}, .world_size = WorldSize{2}, .timeout = seconds(30)},
                      environment(), clock);
   });
-  EXPECT_OK(store->get(RoundKeys("default", 0, 0).arrived(), Clock::steady().in(seconds(20))));
+  EXPECT_OK(store->get(RoundKeys("default", 0, 0).arrived(), Clock::steady().in(seconds(60))));
   clock.advance(seconds(30));
   waiting.join();
   EXPECT_THAT(met.status(), StatusIs(Code::kTimeout, "rank 1 of 2 missing after 30.0 s; 0 is here"));

@@ -7,10 +7,10 @@
 // Deadlines: every call ends by its deadline, which is timeout() from the call when none is given; the error
 // is kTimeout and names the keys that were waited for. Errors: kInvalid for a call that can never work (the
 // store stays usable), kDisconnected with kStoreLost once the server is gone (every later call reports it
-// again). Limits: a key is 1 to 1,024 bytes, a value at most 8 MiB; beyond that kInvalid with kLimitExceeded.
-// Does not: retry, or reconnect.
-// Implemented by HashStore (one process), FileStore (a shared file), TcpStore (client of a server) and
-// PrefixStore (a namespace inside another store).
+// again). Limits: a key is 1 to 1,024 bytes, a value at most 8 MiB; a call has at most kMaxKeysPerCall keys,
+// and it and its answer at most kMaxCallSize in all; beyond that kInvalid with kLimitExceeded. Does not:
+// retry, or reconnect. Implemented by HashStore (one process), FileStore (a shared file), TcpStore (client of
+// a server) and PrefixStore (a namespace inside another store).
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,12 @@ namespace lockstep::store {
 
 constexpr std::size_t kMaxKeySize = 1024;
 constexpr std::size_t kMaxValueSize = 8U << 20;
+// Of a call on several keys.
+constexpr std::size_t kMaxKeysPerCall = 128U << 10;
+// Of its keys and values, and of what it or list_keys is answered; each item counts kItemOverhead more. What
+// fits is one message of TcpStore, with room for its head.
+constexpr std::size_t kMaxCallSize = (32U << 20) - 64;
+constexpr std::size_t kItemOverhead = 4;
 constexpr Duration kDefaultTimeout = std::chrono::seconds(300);
 
 // What every store can be made with.

@@ -9,6 +9,18 @@ using base::quoted;
 
 namespace {
 
+Status check_call(std::string_view op, std::size_t keys, std::size_t size) {
+  const Cause cause{.failure = Failure::kLimitExceeded, .op = std::string(op)};
+  if (keys > kMaxKeysPerCall) {
+    return Status::invalid(
+        cat(op, " names ", keys, " keys; the limit is ", kMaxKeysPerCall, ". Split the call."), cause);
+  }
+  if (size <= kMaxCallSize) return {};
+  return Status::invalid(cat(op, " has ", Bytes(size), " of keys and values; the limit is ",
+                             Bytes(kMaxCallSize), ". Split the call."),
+                         cause);
+}
+
 std::string prefix(std::string_view store) { return store.empty() ? std::string() : cat(store, ": "); }
 
 }  // namespace
@@ -21,9 +33,9 @@ Status check_key(std::string_view key) {
       cat("the key ", quoted(key, 40), " has ", key.size(), " bytes; the limit is ", kMaxKeySize), cause);
 }
 
-Status check_keys(Keys keys) {
+Status check_keys(std::string_view op, Keys keys) {
   for (const std::string& key : keys) LOCKSTEP_TRY(check_key(key));
-  return {};
+  return check_call(op, keys.size(), items_size(keys));
 }
 
 Status check_value_size(std::string_view key, std::size_t size) {
@@ -31,6 +43,25 @@ Status check_value_size(std::string_view key, std::size_t size) {
   return Status::invalid(cat("the value of ", quoted(key), " would have ", Bytes(size), " (", size,
                              " bytes); the limit is ", Bytes(kMaxValueSize)),
                          {.failure = Failure::kLimitExceeded});
+}
+
+Status check_multi_set(Keys keys, std::span<const ByteView> values) {
+  if (keys.size() != values.size()) {
+    return Status::invalid(cat("multi_set needs as many values as keys, but got ", keys.size(), " keys and ",
+                               values.size(), " values"));
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    LOCKSTEP_TRY(check_key(keys[i]));
+    LOCKSTEP_TRY(check_value_size(keys[i], values[i].size()));
+  }
+  return check_call("multi_set", keys.size(), items_size(keys) + items_size(values));
+}
+
+Status check_answer_size(std::string_view op, std::size_t size) {
+  if (size <= kMaxCallSize) return {};
+  return Status::invalid(cat("the answer to ", op, " would have ", Bytes(size), "; the limit is ",
+                             Bytes(kMaxCallSize), ". Ask for fewer keys at once."),
+                         {.failure = Failure::kLimitExceeded, .op = std::string(op)});
 }
 
 Status check_will_size(std::string_view key, std::size_t size) {

@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
 #include "lockstep/store/store.h"
@@ -17,9 +19,23 @@ namespace lockstep::store {
 
 // kInvalid with kLimitExceeded if it is empty or too long. A queue's name is a key too.
 Status check_key(std::string_view key);
-Status check_keys(Keys keys);
+// Of a call on several keys.
+Status check_keys(std::string_view op, Keys keys);
 Status check_value_size(std::string_view key, std::size_t size);
 Status check_will_size(std::string_view key, std::size_t size);
+
+// All that can be wrong with a call of multi_set.
+Status check_multi_set(Keys keys, std::span<const ByteView> values);
+// `size` as items_size() counts it, of what `op` would answer.
+Status check_answer_size(std::string_view op, std::size_t size);
+
+// What items of a call or an answer count against kMaxCallSize.
+template <typename Items>
+std::size_t items_size(const Items& items) {
+  std::size_t size = 0;
+  for (const auto& item : items) size += kItemOverhead + item.size();
+  return size;
+}
 
 // kInvalid for a barrier of nobody.
 Status check_barrier(std::string_view key, std::int64_t size);

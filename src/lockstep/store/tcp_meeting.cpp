@@ -12,6 +12,7 @@
 #include "lockstep/store/job_secret.h"
 #include "lockstep/store/local_secret.h"
 #include "lockstep/store/meeting_place.h"
+#include "lockstep/store/port_owner.h"
 #include "lockstep/store/tcp_local.h"
 #include "lockstep/store/tcp_server.h"
 #include "lockstep/store/tcp_store.h"
@@ -25,7 +26,8 @@ using std::chrono::seconds;
 using Addresses = std::vector<SocketAddress>;
 
 constexpr base::Logger kLog("rendezvous");
-// How long rank 0 tries to find out who has its port, before it says only that the port is taken.
+// How long rank 0 asks who has its port, if that may be a rank of this job, before it says only that the port
+// is taken.
 constexpr Duration kAsking = seconds(2);
 // How long to ask, at the end, whether anybody listens.
 constexpr Duration kProbing = milliseconds(500);
@@ -193,17 +195,23 @@ class Opener {
   // The port is taken. If it is by a store of this very job, joining there tells both sides who they are;
   // else the error of the port stands.
   Result<MeetingPlace> join_whoever_serves(const Status& taken) {
-    const Deadline soon = deadline_.at_most(kAsking);
+    const auto owner = owner_of_port(taken);
+    const bool stranger = owner && is_another_program(*owner);
+    const Deadline soon = deadline_.at_most(stranger ? kStrangerAnswers : kAsking);
     const auto secret = secret_of_client(soon);
     if (!secret.ok()) return port_is_taken(taken);
     auto place = connect(*secret, soon);
     return place.ok() ? std::move(place) : port_is_taken(taken);
   }
 
+  std::optional<int> owner_of_port(const Status& taken) const {
+    return taken.cause().pid ? taken.cause().pid : base::listener_pid(meeting_.place.endpoint.port);
+  }
+
   Status port_is_taken(const Status& taken) const {
     Cause cause = taken.cause();
     cause.failure = Failure::kPortTaken;
-    if (!cause.pid) cause.pid = base::listener_pid(meeting_.place.endpoint.port);
+    cause.pid = owner_of_port(taken);
     const std::string owner = cause.pid ? cat(" by process ", *cause.pid) : "";
     return Status(taken.code(),
                   cat("Rank 0 cannot serve the job's store: port ", meeting_.place.endpoint.port, " of ",

@@ -59,7 +59,7 @@ TEST(TcpServer, RejectsAWrongJobSecretOrEpochAndTheJobGoesOn) {
       EXPECT_THAT(TcpStore::connect(*wrong, soon()),
                   AllOf(FailureIs(Failure::kRejected), StatusIs(Code::kInvalid, HasSubstr("127.0.0.1"))));
     }
-    EXPECT_LT(Clock::steady().now() - start, 1s * 5);
+    EXPECT_LT(Clock::steady().now() - start, 20s);
     // One line for the address. Over the local socket, which only the right job and epoch find, the server
     // knows the process, and has one for that.
     EXPECT_EQ(count_of(log.take(), "rejected"), local == LocalSocket::kOn ? 2U : 1U);
@@ -115,7 +115,7 @@ TEST(TcpServer, AClientRefusesAServerOfAnotherVersionAndNamesBoth) {
   ASSERT_OK_AND_ASSIGN(const auto bound, base::local_address(listener.get()));
   std::thread other_version([&] {
     pollfd descriptor{.fd = listener.get(), .events = POLLIN, .revents = 0};
-    poll(&descriptor, 1, 20'000);
+    poll(&descriptor, 1, 60'000);
     const base::UniqueFd socket(accept(listener.get(), nullptr, nullptr));
     std::array<std::byte, base::kClientHelloSize> hello{};
     EXPECT_OK(base::recv_all(socket.get(), hello, soon(), "test"));
@@ -177,7 +177,7 @@ TEST(TcpServer, AThousandSilentConnectionsKeepNobodyOut) {
   for (int i = 0; i < 300; ++i) silent.push_back(server.stranger());
   const base::TimePoint start = Clock::steady().now();
   EXPECT_OK(server.connect(LocalSocket::kOff)->num_keys());
-  EXPECT_LT(Clock::steady().now() - start, 10s);
+  EXPECT_LT(Clock::steady().now() - start, 40s);
   EXPECT_OK(server.connect(LocalSocket::kOn)->num_keys());
 }
 
@@ -194,7 +194,7 @@ TEST(TcpServer, DisconnectsAClientThatAnnouncesAnImpossibleLength) {
       std::memcpy(bytes.data(), &length, sizeof(length));
       ASSERT_GT(connected.conduit.send(bytes), 0);
       pollfd descriptor{.fd = connected.conduit.receiving(), .events = POLLIN, .revents = 0};
-      EXPECT_EQ(poll(&descriptor, 1, 20'000), 1);
+      EXPECT_EQ(poll(&descriptor, 1, 60'000), 1);
       EXPECT_LE(connected.conduit.receive(bytes), 0);
       EXPECT_THAT(log.take(), HasSubstr("disconnected"));
     }
@@ -213,7 +213,7 @@ TEST(TcpServer, DisconnectsAClientThatSendsNonsense) {
   writer.write(frame, [](Buffer& out) { out.resize(100, std::byte{0xff}); });
   ASSERT_GT(connected.conduit.send(frame), 0);
   pollfd descriptor{.fd = connected.conduit.receiving(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(poll(&descriptor, 1, 20'000), 1);
+  EXPECT_EQ(poll(&descriptor, 1, 60'000), 1);
   EXPECT_EQ(connected.conduit.receive(frame), 0);
   EXPECT_THAT(log.take(), HasSubstr("unknown operation"));
 }
@@ -263,7 +263,7 @@ TEST(TcpServer, ASlowReaderGetsItsAnswersAndHoldsNobodyUp) {
     // While it is not reading, others are served.
     ASSERT_OK(other->add("counter", 1));
     pollfd descriptor{.fd = connected.conduit.receiving(), .events = POLLIN, .revents = 0};
-    ASSERT_EQ(poll(&descriptor, 1, 20'000), 1);
+    ASSERT_EQ(poll(&descriptor, 1, 60'000), 1);
     const ssize_t count = connected.conduit.receive(reader.space());
     ASSERT_GT(count, 0);
     reader.received(static_cast<std::size_t>(count));

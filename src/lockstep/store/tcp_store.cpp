@@ -31,26 +31,10 @@ void confirm_last_post(const Deadline& guard) {
   static_cast<void>(channel->call(request, guard, [](ByteView) { return Status(); }));
 }
 
-Status check_message(const Request& request) {
-  if (request.keys.size() > kMaxKeysPerCall) {
-    return Status::invalid(cat(op_name(request.op), " names ", request.keys.size(), " keys; the limit is ",
-                               kMaxKeysPerCall, ". Split the call."),
-                           {.failure = Failure::kLimitExceeded, .op = std::string(op_name(request.op))});
-  }
-  if (const std::size_t size = request_size(request); size > kMaxMessageSize) {
-    return Status::invalid(
-        cat(op_name(request.op), " has ", Bytes(size), " of keys and values; the limit is ",
-            Bytes(kMaxMessageSize), ". Split the call."),
-        {.failure = Failure::kLimitExceeded, .op = std::string(op_name(request.op))});
-  }
-  return {};
-}
-
 Result<Request> request_of_keys(Op op, Keys keys) {
-  LOCKSTEP_TRY(check_keys(keys));
+  LOCKSTEP_TRY(check_keys(op_name(op), keys));
   Request request{.op = op};
   request.keys.assign(keys.begin(), keys.end());
-  LOCKSTEP_TRY(check_message(request));
   return request;
 }
 
@@ -214,16 +198,10 @@ Result<std::vector<Buffer>> TcpStore::multi_get(Keys keys, When deadline) {
 }
 
 Status TcpStore::multi_set(Keys keys, std::span<const Buffer> values, When deadline) {
-  LOCKSTEP_TRY(check_keys(keys));
-  if (keys.size() != values.size()) {
-    return Status::invalid(cat("multi_set has ", keys.size(), " keys and ", values.size(),
-                               " values; give one value for each key"));
-  }
   Request request{.op = Op::kMultiSet};
-  request.keys.assign(keys.begin(), keys.end());
   request.values.assign(values.begin(), values.end());
-  for (std::size_t i = 0; i < keys.size(); ++i) LOCKSTEP_TRY(check_value_size(keys[i], values[i].size()));
-  LOCKSTEP_TRY(check_message(request));
+  LOCKSTEP_TRY(check_multi_set(keys, request.values));
+  request.keys.assign(keys.begin(), keys.end());
   return call(request, deadline, [](ByteView) { return Status(); });
 }
 

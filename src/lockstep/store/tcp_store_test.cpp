@@ -24,7 +24,6 @@ namespace {
 using ::lockstep::testing::FailureIs;
 using ::lockstep::testing::IsOkAnd;
 using ::lockstep::testing::StatusIs;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string text(const Result<Buffer>& value) { return value.ok() ? std::string(text_of(*value)) : "error"; }
@@ -132,18 +131,6 @@ TEST(TcpStore, ValuesOfEverySizeComeBack) {
       EXPECT_TRUE(text_of(back) == text_of(value)) << size;
     }
   }
-}
-
-TEST(TcpStore, CallsBeyondTheMessageLimitAreRefusedAndTheConnectionStays) {
-  const TestServer server;
-  const auto store = server.connect();
-  const std::vector<std::string> keys = {"a", "b", "c", "d", "e"};
-  const std::vector<Buffer> values(5, Buffer(kMaxValueSize));
-  EXPECT_THAT(store->multi_set(keys, values), FailureIs(Failure::kLimitExceeded));
-  for (std::size_t i = 0; i < keys.size(); ++i) ASSERT_OK(store->set(keys[i], values[i]));
-  EXPECT_THAT(store->multi_get(keys), AllOf(FailureIs(Failure::kLimitExceeded), StatusIs(Code::kInvalid)));
-  EXPECT_OK(store->check(std::vector<std::string>(100'000, "key")));
-  EXPECT_THAT(store->check(std::vector<std::string>(200'000, "key")), FailureIs(Failure::kLimitExceeded));
 }
 
 TEST(TcpStore, ConnectNamesTheEndpointThatDoesNotAnswer) {
@@ -297,7 +284,7 @@ TEST(TcpStore, AClientThatDiesWhileItIsAnsweredHarmsNobody) {
       ASSERT_EQ(connected.conduit.send(frame), static_cast<ssize_t>(frame.size()));
       // It leaves when the answer, which is larger than any buffer on the way, has begun to come.
       pollfd descriptor{.fd = connected.conduit.receiving(), .events = POLLIN, .revents = 0};
-      ASSERT_EQ(poll(&descriptor, 1, 20'000), 1);
+      ASSERT_EQ(poll(&descriptor, 1, 60'000), 1);
     }
   }
   EXPECT_OK(store->num_keys());

@@ -13,22 +13,9 @@ namespace {
 // The client puts the name by which it knows the store before what the server says.
 constexpr std::string_view kUnnamed;
 
-Status answer_too_large(std::string_view op, std::size_t size) {
-  return Status::invalid(cat("the answer to ", op, " would have ", Bytes(size), "; the limit is ",
-                             Bytes(kMaxMessageSize), ". Ask for fewer keys at once."),
-                         {.failure = Failure::kLimitExceeded});
-}
-
-// The size of a list answer with these items.
-std::size_t list_size(std::span<const ByteView> items) {
-  std::size_t size = 16;
-  for (const ByteView item : items) size += 4 + item.size();
-  return size;
-}
-
 void answer_list(std::string_view op, std::uint64_t id, std::span<const ByteView> items, Answers& client) {
-  if (const std::size_t size = list_size(items); size > kMaxMessageSize) {
-    return client.error(id, answer_too_large(op, size));
+  if (const Status status = check_answer_size(op, items_size(items)); !status.ok()) {
+    return client.error(id, status);
   }
   client.list(id, items);
 }

@@ -18,7 +18,7 @@ namespace lockstep::store {
 
 using namespace std::chrono_literals;
 
-inline Deadline soon() { return Clock::steady().in(20s); }
+inline Deadline soon() { return Clock::steady().in(60s); }
 
 // A server of one job, and how to reach it.
 struct TestServer {

@@ -19,8 +19,7 @@ namespace lockstep::store {
 
 // Of one message, in either direction, without frame header and tag.
 constexpr std::size_t kMaxMessageSize = 32U << 20;
-// Of one call on several keys.
-constexpr std::size_t kMaxKeysPerCall = 128U << 10;
+static_assert(kMaxCallSize + 64 <= kMaxMessageSize);  // a head is shorter
 
 enum class Op : std::uint8_t {
   kSet = 1,
