@@ -281,11 +281,16 @@ Result<UniqueFd> connect(const Knock& knock, const Deadline& deadline) {
   }
 }
 
-// A wire that is cut now says nothing more: between looks it is waited for.
+// A wire that is cut now says nothing more: what has not come of the answer is waited for between looks.
 Status recv_answer(const Knock& knock, int socket, ByteSpan answer, const Deadline& limit) {
   while (!limit.expired()) {
     pollfd coming{.fd = socket, .events = POLLIN, .revents = 0};
-    if (::poll(&coming, 1, limit.at_most(kAttempt).poll_millis()) != 0) break;
+    if (::poll(&coming, 1, limit.at_most(kAttempt).poll_millis()) > 0) {
+      const ssize_t got = ::recv(socket, answer.data(), answer.size(), MSG_DONTWAIT);
+      if (got > 0) answer = answer.subspan(static_cast<std::size_t>(got));
+      if (answer.empty()) return {};
+      if (got == 0) break;
+    }
     LOCKSTEP_TRY(knock.look());
   }
   return base::recv_all(socket, answer, limit, kHandshake);

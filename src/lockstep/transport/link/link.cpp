@@ -20,6 +20,11 @@ Status damaged(std::string_view what) {
   return Status::disconnected(cat("a frame arrived damaged: ", what), {.failure = Failure::kCorruptFrame});
 }
 
+// The peer ends the link, and not all that it says of it can be heard.
+Status unheard_words() {
+  return Status::aborted("the group has failed on that rank", {.failure = Failure::kRemoteError});
+}
+
 // Up to three pieces of memory that follow each other in a stream, of which `skip` bytes are dealt with.
 class Pieces {
  public:
@@ -148,15 +153,15 @@ Result<bool> Link::progress_in() {
       pieces.add(expected.data(), expected.size());
       pieces.add(in_tag_.data(), tag_size());
     } else {
-      pieces.add(in_ahead_.data(), std::min(expected.size() + tag_size(), kReadAhead));
+      pieces.add(in_ahead_.data(), std::max(last_words_, std::min(expected.size() + tag_size(), kReadAhead)));
     }
     msghdr message = pieces.message();
     const ssize_t received = calls_.recv(socket_.get(), message);
-    if (received == 0) return connection_lost(0);
-    if (received < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return moved;
-      return connection_lost(errno);
+    if (received <= 0) {
+      const int error = received == 0 ? 0 : errno;
+      if (error == EINTR) continue;
+      if (error == EAGAIN || error == EWOULDBLOCK) return moved;
+      return last_words_ > 0 ? unheard_words() : connection_lost(error);
     }
     moved = true;
     in_received_ += static_cast<std::size_t>(received);
@@ -240,27 +245,18 @@ Status Link::take_frame() {
 }
 
 // The peer ends the link and says why.
-Status Link::take_last_words(const Frame& frame) {
-  Status unknown = Status::aborted("the group has failed on that rank", {.failure = Failure::kRemoteError});
-  const std::size_t tag = opener_ ? base::kSealTagSize : 0;
-  if (frame.size > base::kMaxStatusSize) return unknown;
-  Buffer words(frame.size + tag);
+Result<bool> Link::take_last_words(const Frame& frame) {
+  if (frame.size > base::kMaxStatusSize) return unheard_words();
+  last_words_ = frame.size + tag_size();
   const ByteSpan behind = behind_header();
-  std::size_t have = std::min(behind.size(), words.size());
-  std::ranges::copy(behind.first(have), words.begin());
-  while (have < words.size()) {
-    Pieces rest(have);
-    rest.add(words.data(), words.size());
-    msghdr message = rest.message();
-    const ssize_t got = calls_.recv(socket_.get(), message);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return unknown;
-    have += static_cast<std::size_t>(got);
-  }
-  const ByteSpan payload = ByteSpan(words).first(frame.size);
+  if (behind.size() < last_words_) return false;
+  const ByteSpan payload = behind.first(frame.size);
   if (opener_) {
-    const Status opened = opener_->open(in_header_, payload, ByteSpan(words).last<base::kSealTagSize>());
+    const Status opened =
+        opener_->open(in_header_, payload, ByteView(behind).subspan(frame.size).first<base::kSealTagSize>());
     if (!opened.ok()) return damaged(opened.message());
+  } else if (frame.payload_crc != base::crc32c(payload)) {
+    return damaged("the checksum of its payload is wrong");
   }
   if (frame.kind == FrameKind::kAbort) return base::parse_status(payload);
   mismatch_ = {.kind = frame.kind,
@@ -276,11 +272,26 @@ Result<bool> Link::progress() {
     return Status::invalid("the link belongs to the parent of this forked process",
                            {.failure = Failure::kForked});
   LOCKSTEP_ASSIGN(const bool received, progress_in());
-  auto sent = progress_out();
+  const auto sent = progress_out();
   if (sent.ok()) return received || *sent;
-  // A peer that ended the link may have said why, which a failed send hides.
+  // A peer that ended the link may have sent what is expected, or said why, which a failed send hides.
   if (!in_.empty()) LOCKSTEP_TRY(progress_in().status());
-  return sent.status();
+  if (!in_.empty() && is_readable()) return received;
+  if (!in_.empty() || !only_says_waiting()) return sent.status();
+  // Nothing is expected any more, and the peer needs no word of it.
+  out_.clear();
+  sending_ = false;
+  return true;
+}
+
+bool Link::is_readable() const {
+  pollfd socket{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&socket, 1, 0) > 0;
+}
+
+bool Link::only_says_waiting() const {
+  return std::ranges::all_of(out_,
+                             [](const Outgoing& message) { return message.kind == FrameKind::kWaiting; });
 }
 
 std::optional<Stamp> Link::unclaimed() {

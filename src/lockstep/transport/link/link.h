@@ -23,6 +23,7 @@
 #include "lockstep/base/crypto.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/status.h"
+#include "lockstep/base/status_bytes.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/transport/link/frame.h"
 #include "lockstep/transport/link/socket_calls.h"
@@ -62,7 +63,8 @@ class Link {
   bool expects() const { return !in_.empty(); }
 
   // True if any byte moved. kDisconnected with kPeerDied, kPeerUnreachable or kCorruptFrame; the status that
-  // the peer sent; kDesync if it has left, or if mismatch() says more.
+  // the peer sent; kDesync if it has left, or if mismatch() says more. Where nothing can be sent any more,
+  // what has come is received first.
   Result<bool> progress();
   const std::optional<Mismatch>& mismatch() const { return mismatch_; }
   // The stamp of a message that is here and that nobody has posted a buffer for. It stays where it is.
@@ -84,6 +86,7 @@ class Link {
  private:
   // Of a payload and its tag, what is read together with the header: a small message is one call.
   static constexpr std::size_t kReadAhead = std::size_t{4} << 10;
+  static_assert(base::kMaxStatusSize + base::kSealTagSize <= kReadAhead);
 
   struct Outgoing {
     FrameKind kind;
@@ -105,6 +108,9 @@ class Link {
   ssize_t send_rest();
   Result<bool> progress_out();
   Result<bool> progress_in();
+  // Whether the socket has bytes, or its end, for progress_in().
+  bool is_readable() const;
+  bool only_says_waiting() const;
   // Where the payload of the frame that is expected goes.
   ByteSpan expected_payload();
   std::size_t tag_size() const { return opener_ ? base::kSealTagSize : 0; }
@@ -115,7 +121,8 @@ class Link {
   Status take_waiting(const Frame& frame);
   Status accept(const Frame& frame);
   Status take_frame();
-  Status take_last_words(const Frame& frame);
+  // False if not all of it has come.
+  Result<bool> take_last_words(const Frame& frame);
 
   UniqueFd socket_;
   SocketCalls& calls_;
@@ -141,6 +148,7 @@ class Link {
   std::optional<Frame> in_frame_;
   std::array<std::byte, base::kSealTagSize> in_tag_{};
   std::size_t in_received_ = 0;
+  std::size_t last_words_ = 0;  // bytes behind the header of a frame that ends the link
   std::optional<Mismatch> mismatch_;
   std::optional<Stamp> peer_waits_in_;
 };

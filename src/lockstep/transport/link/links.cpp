@@ -16,6 +16,8 @@ using namespace std::chrono_literals;
 constexpr Duration kSleepSlice = 50ms;
 constexpr Duration kNewsLimit = 1s;   // for a host
 constexpr Duration kNewsTry = 250ms;  // for one of its ranks, who may be unable to accept a connection
+// That a member has left may be heard before the socket that it has made is through the door.
+constexpr Duration kArrivalMayTake = 250ms;
 
 }  // namespace
 
@@ -243,12 +245,16 @@ Status Links::sleep(const Deadline& deadline) {
     say_waiting();
   }
   if (waiting_streams_ == 0) return {};
-  take_arrivals();  // what came before it left
-  for (const auto& [peer, pair] : pairs_) {
+  take_arrivals();
+  const base::TimePoint now = deadline.clock().now();
+  for (auto& [peer, pair] : pairs_) {
     const bool waits = std::any_of(pair.streams.begin(), pair.streams.end(), [](const Stream& stream) {
       return !stream.link && !stream.waiting.empty();
     });
-    if (waits) LOCKSTEP_TRY(look_whether_it_left(options_.ranks[static_cast<std::size_t>(peer)]));
+    const Rank rank = options_.ranks[static_cast<std::size_t>(peer)];
+    if (!waits || !options_.has_left(rank)) continue;
+    if (!pair.left_at) pair.left_at = now;
+    if (now - *pair.left_at >= kArrivalMayTake) return look_whether_it_left(rank);
   }
   return {};
 }

@@ -60,7 +60,7 @@ struct LinksOptions {
   Protection protection = Protection::kIntegrity;
   // What else ends a wait; asked at least every 50 ms.
   std::function<Status()> look = [] { return Status(); };
-  // Whether a member has left for good: it will not connect any more.
+  // Whether a member has left for good: it makes no connection any more, but one may still be on its way.
   std::function<bool(Rank)> has_left = [](Rank) { return false; };
   // The error for two members that are in different operations.
   std::function<Status(Rank peer, const Mismatch&)> describe = {};
@@ -145,6 +145,7 @@ class Links {
     std::vector<Stream> streams;
     std::uint32_t sends = 0;  // since begin()
     std::uint32_t recvs = 0;
+    std::optional<base::TimePoint> left_at = {};  // when it was waited for in vain, and had left
   };
 
   Result<Pair*> pair_with(int peer, const Deadline& deadline);

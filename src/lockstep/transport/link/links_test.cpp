@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <functional>
 #include <thread>
 
 #include "lockstep/base/text.h"
@@ -37,6 +38,7 @@ struct Setting {
   int streams = 1;
   const Clock* clock = &Clock::steady();
   std::string address = "127.0.0.1";
+  std::function<bool(Rank)> has_left = [](Rank) { return false; };
 };
 
 // Members as threads, each with a door of its own on the loopback.
@@ -44,7 +46,8 @@ template <typename Body>
 void with_links(int size, const Setting& setting, Body body) {
   const Secret secret = Secret::generate();
   std::vector<std::unique_ptr<Door>> doors;
-  LinksOptions common{.group = 7, .protection = setting.protection, .streams = setting.streams};
+  LinksOptions common{
+      .group = 7, .protection = setting.protection, .has_left = setting.has_left, .streams = setting.streams};
   for (int i = 0; i < size; ++i) {
     Identity identity{.job_id = "job", .secret = secret, .rank = Rank{i + 10}, .world = WorldSize{size}};
     auto door =
@@ -61,6 +64,7 @@ void with_links(int size, const Setting& setting, Body body) {
                            {.failure = Failure::kDesync});
   };
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(size));
   for (int i = 0; i < size; ++i) {
     threads.emplace_back([&, i] {
       LinksOptions options = common;
@@ -103,6 +107,7 @@ TEST(Links, EveryMemberExchangesWithEveryOther) {
         EXPECT_OK(links.begin(stamp_of(static_cast<int>(size % 200))));
         std::vector<Buffer> in(kSize, Buffer(size));
         std::vector<Buffer> out;
+        out.reserve(kSize);
         std::vector<Links::Ticket> tickets;
         for (int peer = 0; peer < kSize; ++peer) out.push_back(pattern(size, seed(own, peer)));
         for (int peer = 0; peer < kSize; ++peer) {
@@ -260,6 +265,48 @@ TEST(Links, AMemberThatNeverComesIsATimeoutThatNamesIt) {
   });
 }
 
+TEST(Links, WhatAMemberHasSentIsReceivedThoughItIsHeardFirstThatItHasLeft) {
+  lockstep::testing::FakeClock clock;
+  std::atomic<int> looks = 0;
+  std::atomic<bool> given_up = false;
+  const auto has_left = [&looks](Rank) { return ++looks > 0; };
+  with_links(2, {.clock = &clock, .has_left = has_left},
+             [&](Links& links, int own, const Deadline& deadline) {
+               const Buffer out = pattern(100, 1);
+               Buffer in(out.size());
+               EXPECT_OK(links.begin(stamp_of(1)));
+               if (own == 0) {
+                 while (looks < 3 && !given_up) std::this_thread::yield();
+                 const auto sent = links.send(1, out, deadline);
+                 ASSERT_OK(sent.status());
+                 ASSERT_OK(links.wait(*sent, deadline));
+                 return links.leave();
+               }
+               const auto received = links.recv(0, in, deadline);
+               ASSERT_OK(received.status());
+               EXPECT_OK(links.wait(*received, deadline));
+               given_up = true;
+               EXPECT_EQ(in, out);
+             });
+}
+
+TEST(Links, AMemberThatHasLeftWithoutALinkIsNamedOnceNoneCanBeOnItsWay) {
+  lockstep::testing::FakeClock clock;
+  const auto has_left = [&clock](Rank) {
+    clock.advance(50ms);
+    return true;
+  };
+  with_links(2, {.clock = &clock, .has_left = has_left}, [](Links& links, int own, const Deadline& deadline) {
+    if (own == 0) return;
+    Buffer in(1);
+    EXPECT_OK(links.begin(stamp_of(1)));
+    const auto received = links.recv(0, in, deadline);
+    ASSERT_OK(received.status());
+    EXPECT_THAT(links.wait(*received, deadline),
+                StatusIs(Code::kDisconnected, HasSubstr("rank 10 left the group")));
+  });
+}
+
 TEST(Links, WhoeverWaitsForTheAnswerOfADoorHearsThatTheGroupHasFailed) {
   // The kernel takes the connection, and nobody answers, as on a wire that is cut just then.
   const UniqueFd silent = base::listen_on(*base::SocketAddress::parse("127.0.0.1", 0)).value();
@@ -270,6 +317,31 @@ TEST(Links, WhoeverWaitsForTheAnswerOfADoorHearsThatTheGroupHasFailed) {
                              .look = [] { return Status::aborted("rank 3 cannot be reached"); }},
                             Clock::steady().in(1h));
   EXPECT_THAT(answer.status(), StatusIs(Code::kAborted, HasSubstr("rank 3 cannot be reached")));
+}
+
+TEST(Links, WhoeverHasAPartOfTheAnswerOfADoorHearsThatTheGroupHasFailed) {
+  const UniqueFd listener = base::listen_on(*base::SocketAddress::parse("127.0.0.1", 0)).value();
+  std::atomic<bool> over = false;
+  std::thread porter([&] {
+    pollfd coming{.fd = listener.get(), .events = POLLIN, .revents = 0};
+    (void)::poll(&coming, 1, -1);
+    const UniqueFd guest(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const std::byte first{1};
+    EXPECT_OK(base::send_all(guest.get(), {&first, 1}, Clock::steady().in(30s), "the first byte"));
+    over.wait(false);
+  });
+  const Identity identity{
+      .job_id = "job", .secret = Secret::generate(), .rank = Rank{0}, .world = WorldSize{2}};
+  int looks = 0;
+  const auto answer = knock(
+      {.identity = identity,
+       .addresses = {*base::local_address(listener.get())},
+       .look = [&looks] { return ++looks < 3 ? Status() : Status::aborted("rank 3 cannot be reached"); }},
+      Clock::steady().in(60s));
+  EXPECT_THAT(answer.status(), StatusIs(Code::kAborted, HasSubstr("rank 3 cannot be reached")));
+  over = true;
+  over.notify_all();
+  porter.join();
 }
 
 // Passes bytes between two sockets until one of them ends.

@@ -103,8 +103,14 @@ void Channel::complete_on_strand(Operation& operation, const Status& status) {
 }
 
 void Channel::take_back_on_strand(Operation& operation, const Status& status) {
-  if (operation.withdrawn) return;
-  operation.withdrawn = status;
+  const Status* const ended = surroundings_->mailbox.ended(operation.group);
+  const bool again = operation.withdrawn.has_value();
+  if (ended != nullptr) {
+    operation.withdrawn = *ended;
+  } else if (!again) {
+    operation.withdrawn = status;
+  }
+  if (again) return;
   operation.withdrawn_at = surroundings_->loop.clock().now();
   if (!stall_.armed() && !failure_) watch_on_strand(operation.withdrawn_at);
 }

@@ -51,7 +51,8 @@ class Channel final : public Route, public std::enable_shared_from_this<Channel>
   // Ends everything, because of what a part has met.
   void lose_on_strand(const Status& why);
   void complete_on_strand(Operation& operation, const Status& status);
-  // Takes back an operation whose bytes the connection holds: the peer gets a while to move them.
+  // Takes back an operation whose bytes the connection holds: the peer gets a while to move them. What ends
+  // its group meanwhile is why, whatever it was taken back for.
   void take_back_on_strand(Operation& operation, const Status& status);
 
  private:

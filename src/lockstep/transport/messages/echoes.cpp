@@ -5,9 +5,20 @@
 
 namespace lockstep::transport::messages {
 
+Duration Echoes::grace_of(Failure failure) const {
+  switch (failure) {
+    case Failure::kPeerUnreachable:
+      return graces_.unreachable;
+    case Failure::kRemoteError:
+      return graces_.failure;
+    default:
+      return graces_.other;
+  }
+}
+
 void Echoes::hold_on_strand(Operation& operation, const Status& status, std::optional<Rank> source) {
   if (!operation.done) return;
-  const Duration grace = status.failure() == Failure::kRemoteError ? failure_grace_ : grace_;
+  const Duration grace = grace_of(status.failure());
   const base::TimePoint due = std::min(clock_.now() + grace, operation.deadline);
   if (closed_ || grace == Duration::zero()) return strand_.call(operation.done, status, source);
   held_.push_back({.group = operation.group, .done = {}, .status = status, .source = source, .due = due});

@@ -12,19 +12,15 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
 #include "lockstep/transport/messages/alarm.h"
+#include "lockstep/transport/messages/messenger.h"
 #include "lockstep/transport/messages/operation.h"
 
 namespace lockstep::transport::messages {
 
 class Echoes {
  public:
-  // Those of a failure that its peer has told already (kRemoteError) are held for `failure_grace`.
-  Echoes(std::shared_ptr<Strand> strand, Loop& loop, Duration grace, Duration failure_grace)
-      : strand_(*strand),
-        clock_(loop.clock()),
-        grace_(grace),
-        failure_grace_(failure_grace),
-        timer_(std::move(strand), loop) {}
+  Echoes(std::shared_ptr<Strand> strand, Loop& loop, const EchoGraces& graces)
+      : strand_(*strand), clock_(loop.clock()), graces_(graces), timer_(std::move(strand), loop) {}
 
   // Completes the operation later, but not after its own deadline.
   void hold_on_strand(Operation& operation, const Status& status, std::optional<Rank> source);
@@ -40,13 +36,13 @@ class Echoes {
     std::optional<Rank> source;
     base::TimePoint due;
   };
+  Duration grace_of(Failure failure) const;
   void complete_on_strand(Held& held);
   void arm_on_strand();
 
   Strand& strand_;
   const Clock& clock_;
-  const Duration grace_;
-  const Duration failure_grace_;
+  const EchoGraces graces_;
   Alarm timer_;
   std::list<Held> held_;
   bool closed_ = false;

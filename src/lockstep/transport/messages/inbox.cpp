@@ -329,7 +329,7 @@ void Inbox::free_on_strand(std::size_t cost) {
 std::uint32_t Inbox::take_credit() { return static_cast<std::uint32_t>(std::exchange(freed_, 0)); }
 
 void Inbox::withdraw_on_strand(const Why& why) {
-  if (reading_ && !reading_->withdrawn) {
+  if (reading_) {
     if (const auto status = why(*reading_)) channel_.take_back_on_strand(*reading_, *status);
   }
   for (auto& [id, message] : incoming_) {

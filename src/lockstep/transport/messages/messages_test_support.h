@@ -66,8 +66,7 @@ struct WorldSettings {
   std::optional<int> raw = {};          // a rank with a listener but no messenger: the test plays it
   const Clock* clock = &Clock::steady();
   Bytes eager_budget = Bytes::mib(1);
-  Duration echo_grace = {};
-  Duration failure_grace = {};
+  transport::messages::EchoGraces graces = {};
   std::optional<Duration> watch_after = {};
   transport::messages::Received failed = {};
 };
@@ -77,6 +76,7 @@ using AllPipes = std::vector<std::shared_ptr<transport::shm::Pipes>>;
 // Of ranks that are threads of this process.
 inline AllPipes make_pipes(int size) {
   std::vector<Rank> members;
+  members.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) members.emplace_back(rank);
   AllPipes all;
   auto domains = transport::shm::Domain::of_threads(members, Bytes::mib(256));
@@ -115,8 +115,7 @@ class Ranks {
           *transports_[static_cast<std::size_t>(rank)], std::move(listeners_[static_cast<std::size_t>(rank)]),
           transport::messages::MessengerOptions{.rank = Rank(rank),
                                                 .endpoints = endpoints,
-                                                .echo_grace = settings.echo_grace,
-                                                .failure_grace = settings.failure_grace,
+                                                .graces = settings.graces,
                                                 .failed = settings.failed,
                                                 .watch_after = settings.watch_after,
                                                 .eager_budget = settings.eager_budget,

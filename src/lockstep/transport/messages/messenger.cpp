@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <new>
 #include <set>
 #include <utility>
@@ -11,11 +10,8 @@
 #include "lockstep/base/text.h"
 #include "lockstep/transport/loop.h"
 #include "lockstep/transport/messages/alarm.h"
-#include "lockstep/transport/messages/channel.h"
 #include "lockstep/transport/messages/frame.h"
-#include "lockstep/transport/messages/loopback.h"
-#include "lockstep/transport/messages/neighbour.h"
-#include "lockstep/transport/messages/route.h"
+#include "lockstep/transport/messages/routes.h"
 
 namespace lockstep::transport::messages {
 
@@ -38,12 +34,13 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
         surroundings_(make_surroundings(transport, options, bell_)),
         guest_(std::in_place, transport.loop()),
         timer_(surroundings_->strand, transport.loop()),
-        listener_(std::move(listener)) {
+        listener_(std::move(listener)),
+        routes_(surroundings_) {
     const MessengerOptions& own = surroundings_->options;
-    if (own.pipes) neighbours_.resize(static_cast<std::size_t>(own.pipes->domain().size()));
     LOCKSTEP_CHECK(own.eager_budget.value <= std::numeric_limits<std::uint32_t>::max(),
                    "a credit says the whole budget in 32 bits");
-    LOCKSTEP_CHECK(own.rank == Rank(0) || is_listed(own.rank), "a messenger is one of the ranks it knows");
+    LOCKSTEP_CHECK(own.rank == Rank(0) || static_cast<std::size_t>(own.rank.value) < own.endpoints.size(),
+                   "a messenger is one of the ranks it knows");
   }
 
   // Before anything else.
@@ -93,15 +90,14 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     if (went_well) return;
     // It may be that nobody else has it.
     strand()->run([&] {
-      if (started.use_count() <= 2) complete_on_strand(*strand(), *started, started->blame(*failed_));
+      if (started.use_count() <= 2) complete_on_strand(*strand(), *started, started->blame(*routes_.ended()));
     });
   }
 
   // A task on the strand has thrown, and its work is half done: nothing goes on here.
   void fail_on_strand(const Status& why) {
     if (closed_) return;
-    failed_ = why;
-    for (const auto& [rank, route] : routes_) route->end_on_strand(why);
+    routes_.end_on_strand(why);
     const auto receives =
         surroundings_->mailbox.withdraw([&](const Operation& receive) { return receive.blame(why); });
     for (const auto& [receive, status] : receives) complete_on_strand(*strand(), *receive, status);
@@ -115,8 +111,9 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     const Mailbox::Ended ended = surroundings_->mailbox.end_group(group, why);
     for (const OperationPtr& receive : ended.receives) complete_on_strand(*strand(), *receive, why);
     surroundings_->echoes->end_group_on_strand(group, why);
-    for (const Arrival& arrival : ended.arrivals) routes_.at(arrival.source)->drop_on_strand(arrival);
-    for (const auto& [rank, route] : routes_) {
+    for (const Arrival& arrival : ended.arrivals)
+      routes_.to_on_strand(arrival.source).drop_on_strand(arrival);
+    for (const auto& [rank, route] : routes_.made()) {
       route->withdraw_on_strand([&](const Operation& operation) {
         return operation.group == group ? std::optional(why) : std::nullopt;
       });
@@ -132,7 +129,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   }
 
   void seek_on_strand(Rank peer) {
-    if (!closed_ && is_other(peer)) channel_on_strand(peer).seek_on_strand();
+    if (!closed_ && routes_.is_other(peer)) routes_.channel_on_strand(peer).seek_on_strand();
   }
 
   // What must be destroyed outside of the loop to wait for its callbacks.
@@ -146,7 +143,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     guest_.reset();
     timer_.disarm_on_strand();
     const Status closed = closed_status();
-    for (const auto& [rank, route] : routes_) route->end_on_strand(closed);
+    routes_.end_on_strand(closed);
     const auto receives =
         surroundings_->mailbox.withdraw([&](const Operation& receive) { return receive.blame(closed); });
     for (const auto& [receive, status] : receives) complete_on_strand(*strand(), *receive, status);
@@ -164,8 +161,8 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     if (!accepted.ok() || closed_) return;  // the listener was closed
     std::unique_ptr<Connection> connection = std::move(accepted).value();
     const auto rank = connection->peer().rank;
-    if (rank && is_other(*rank)) {
-      channel_on_strand(*rank).accepted_on_strand(std::move(connection));
+    if (rank && routes_.is_other(*rank)) {
+      routes_.channel_on_strand(*rank).accepted_on_strand(std::move(connection));
     } else {
       surroundings_->retire_on_strand(std::move(connection));  // a tool, or another who has no business here
     }
@@ -182,13 +179,15 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     // Whoever sleeps may wait for what was called.
     const auto strand = std::make_shared<Strand>([bell] { bell->ring(); });
     Loop& loop = transport.loop();
-    return std::make_shared<Surroundings>(Surroundings{
-        .transport = transport,
-        .loop = loop,
-        .strand = strand,
-        .options = options,
-        .echoes = std::make_unique<Echoes>(strand, loop, options.echo_grace, options.failure_grace)});
+    return std::make_shared<Surroundings>(
+        Surroundings{.transport = transport,
+                     .loop = loop,
+                     .strand = strand,
+                     .options = options,
+                     .echoes = std::make_unique<Echoes>(strand, loop, options.graces)});
   }
+
+  bool move_on_strand() { return !closed_ && routes_.move_on_strand(); }
 
   Progress::Moved move() {
     using Moved = Progress::Moved;
@@ -197,55 +196,11 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     return moved;
   }
 
-  // What has come from neighbours, and what waits for room in a pipe to them.
-  bool move_on_strand() {
-    bool moved = false;
-    for (std::size_t i = 0; !closed_ && i < neighbours_.size(); ++i) {
-      const int position = static_cast<int>(i);
-      shm::Pipes& pipes = *surroundings_->options.pipes;
-      if (neighbours_[i] == nullptr && pipes.has_spoken(position))
-        static_cast<void>(channel_on_strand(pipes.domain().rank_of(position)));
-      if (neighbours_[i] != nullptr) moved |= neighbours_[i]->move_on_strand();
-    }
-    return moved;
-  }
-
-  bool is_listed(Rank rank) const {
-    return rank.value >= 0 && static_cast<std::size_t>(rank.value) < surroundings_->options.endpoints.size();
-  }
-  // A world of one needs no list.
-  bool is_member(Rank rank) const { return rank == surroundings_->options.rank || is_listed(rank); }
-  bool is_other(Rank rank) const { return is_member(rank) && rank != surroundings_->options.rank; }
-
-  Route& route_on_strand(Rank rank) {
-    if (is_other(rank)) return channel_on_strand(rank);
-    if (!routes_.contains(rank)) routes_.emplace(rank, std::make_shared<Loopback>(surroundings_));
-    return *routes_.at(rank);
-  }
-  Channel& channel_on_strand(Rank rank) {
-    const auto found = routes_.find(rank);
-    if (found != routes_.end()) return static_cast<Channel&>(*found->second);
-    // Known before it begins: should there be no memory for that, it is ended as the others are.
-    const auto channel = std::make_shared<Channel>(surroundings_, rank);
-    routes_.emplace(rank, channel);
-    begin_on_strand(*channel);
-    return *channel;
-  }
-
-  void begin_on_strand(Channel& channel) {
-    if (failed_) return channel.end_on_strand(*failed_);
-    const std::shared_ptr<shm::Pipes>& pipes = surroundings_->options.pipes;
-    const auto position = pipes ? pipes->position_of(channel.peer()) : std::nullopt;
-    if (!position) return;
-    channel.join_on_strand(std::make_unique<Neighbour>(*strand(), pipes, *position));
-    neighbours_[static_cast<std::size_t>(*position)] = &channel;
-  }
-
   Status check(const Operation& operation) const {
     if (const Status* ended = surroundings_->mailbox.ended(operation.group)) return *ended;
     if (closed_) return operation.blame(closed_status());
-    if (failed_) return operation.blame(*failed_);
-    if (operation.peer && !is_member(*operation.peer)) {
+    if (routes_.ended()) return operation.blame(*routes_.ended());
+    if (operation.peer && !routes_.is_member(*operation.peer)) {
       return operation.blame(Status::invalid(
           cat("there is no such rank in a world of ", surroundings_->options.endpoints.size(), '.')));
     }
@@ -261,9 +216,9 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       return complete_on_strand(*strand(), *operation, status);
     arm_timer_on_strand(operation->deadline);
     if (operation->direction == Direction::kSend)
-      return route_on_strand(*operation->peer).send_on_strand(operation);
+      return routes_.to_on_strand(*operation->peer).send_on_strand(operation);
     if (auto arrival = surroundings_->mailbox.take_arrival(*operation)) {
-      return routes_.at(arrival->source)->deliver_on_strand(operation, std::move(*arrival));
+      return routes_.to_on_strand(arrival->source).deliver_on_strand(operation, std::move(*arrival));
     }
     if (operation->peer) {
       if (const Status gone = why_nothing_comes_on_strand(*operation); !gone.ok())
@@ -277,16 +232,16 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   // Why a receive from one rank can meet no message any more.
   Status why_nothing_comes_on_strand(const Operation& receive) {
     const Rank peer = *receive.peer;
-    if (const auto& failure = route_on_strand(peer).failure()) return receive.blame(*failure);
-    if (!is_other(peer)) return {};
-    const auto ended = channel_on_strand(peer).departures().ended_there(receive.group);
+    if (const auto& failure = routes_.to_on_strand(peer).failure()) return receive.blame(*failure);
+    if (!routes_.is_other(peer)) return {};
+    const auto ended = routes_.channel_on_strand(peer).departures().ended_there(receive.group);
     return ended ? withdrawn(receive, peer, *ended, "") : Status();
   }
 
   // Whether its peer may leave the group without a word.
   bool should_ask_on_strand(const Operation& receive) {
-    return surroundings_->options.watch_after && receive.peer && is_other(*receive.peer) &&
-           !channel_on_strand(*receive.peer).departures().has_asked(receive.group);
+    return surroundings_->options.watch_after && receive.peer && routes_.is_other(*receive.peer) &&
+           !routes_.channel_on_strand(*receive.peer).departures().has_asked(receive.group);
   }
 
   // Only moved to an earlier time: one that rings for nothing is cheaper than one that is set anew for every
@@ -308,13 +263,14 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     };
     std::set<std::pair<Rank, std::uint64_t>> to_ask;
     const auto receives = surroundings_->mailbox.withdraw([&](const Operation& receive) {
-      const auto status = late(receive);
+      auto status = late(receive);
       if (!status && should_ask_on_strand(receive)) to_ask.emplace(*receive.peer, receive.group);
       return status;
     });
     for (const auto& [receive, status] : receives) complete_on_strand(*strand(), *receive, status);
-    for (const auto& [rank, route] : routes_) route->withdraw_on_strand(late);
-    for (const auto& [peer, group] : to_ask) channel_on_strand(peer).departures().ask_on_strand(group);
+    for (const auto& [rank, route] : routes_.made()) route->withdraw_on_strand(late);
+    for (const auto& [peer, group] : to_ask)
+      routes_.channel_on_strand(peer).departures().ask_on_strand(group);
     arm_timer_on_strand(next);
   }
 
@@ -325,11 +281,8 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   std::optional<Loop::Guest> guest_;  // until it is closed
   Alarm timer_;
   std::unique_ptr<Listener> listener_;
-  // A Loopback for this rank, a Channel for every other; shared with the callbacks of their connections.
-  std::map<Rank, std::shared_ptr<Route>> routes_;
-  std::vector<Channel*> neighbours_;  // by position in the domain: those of the routes that have pipes
+  Routes routes_;
   Started started_;
-  std::optional<Status> failed_;
   Received tell_failed_;  // until it was told
   bool closed_ = false;
 };

@@ -50,17 +50,21 @@ using Received = std::function<void(const Status&, std::optional<Rank>)>;
 // A message of at most this size is sent at once; a larger one asks first.
 constexpr std::size_t kEagerLimit = 64U << 10;
 
+// An operation that ends because of its peer is held back for so long: if its group ends meanwhile, that is
+// why.
+struct EchoGraces {
+  Duration unreachable = {};  // where the peer cannot be reached (kPeerUnreachable): it may have died
+  Duration failure = {};      // where the peer says that the group has failed: its news may take so long
+  Duration other = {};
+};
+
 struct MessengerOptions {
   // Behaviour.
   Rank rank{0};                                // in the job
   std::vector<base::Endpoint> endpoints = {};  // of every rank's listener, by rank
   Duration connect_timeout = std::chrono::seconds(30);
   Duration stall_timeout = std::chrono::seconds(1);
-  // An operation that ends because of its peer is held back for so long: if its group ends meanwhile, that is
-  // why.
-  Duration echo_grace = {};
-  // The same for one whose peer says that the group has failed: as long as the news of it may take.
-  Duration failure_grace = {};
+  EchoGraces graces = {};
   // Hears, at once, that something cannot be had here: with the rank that is lost, or with none if the
   // messenger has ended for want of memory. As a callback of an operation.
   Received failed = {};

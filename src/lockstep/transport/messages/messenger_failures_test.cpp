@@ -83,7 +83,7 @@ TEST_P(MessengerFailures, ASendWhoseDeadlinePassesIsWithdrawnAndNotReceived) {
 
 TEST_P(MessengerFailures, ARankThatLeavesBecauseOfAFailureIsNotTakenForItsCause) {
   FakeClock clock;
-  Ranks ranks(2, {.medium = GetParam(), .clock = &clock, .echo_grace = 1s});
+  Ranks ranks(2, {.medium = GetParam(), .clock = &clock, .graces = {.other = 1s}});
   meet(ranks, 0, 1);
   Buffer bytes(10);
   OutcomeFuture of_failed_group = recv(ranks[0], 1, bytes, ranks.soon(), {.group = 1});
@@ -104,7 +104,7 @@ TEST_P(MessengerFailures, ARankThatLeavesBecauseOfAFailureIsNotTakenForItsCause)
 
 TEST_P(MessengerFailures, AMessageIntoAGroupThatHasFailedThereEndsWithWhatThisRankHears) {
   FakeClock clock;
-  Ranks ranks(2, {.medium = GetParam(), .clock = &clock, .failure_grace = 1s});
+  Ranks ranks(2, {.medium = GetParam(), .clock = &clock, .graces = {.failure = 1s}});
   const Status why = Status::disconnected("rank 9 died", {.failure = Failure::kPeerDied});
   const Buffer large = pattern(kLarge, 1);
   meet(ranks, 0, 1);
@@ -286,6 +286,7 @@ TEST_P(MessengerFailures, EveryCallbackRunsOnceWhileThreadsRaceWithTheEnd) {
     const Buffer large = pattern(kLarge, 1);
     std::vector<Buffer> in(std::size_t{2} * kThreads * kOperations, Buffer(kLarge));
     std::vector<std::thread> threads;
+    threads.reserve(std::size_t{2} * kThreads);
     for (int thread = 0; thread < 2 * kThreads; ++thread) {
       threads.emplace_back([&, thread] {
         const int rank = thread % 2;

@@ -1,13 +1,10 @@
-// A messenger and a peer that the test plays frame by frame: who connects, what is answered, what is refused.
+// A messenger and a peer that the test plays: what is answered, what is refused.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
 
-#include "lockstep/testing/fake_clock.h"
-#include "lockstep/testing/status_matchers.h"
-#include "lockstep/transport/messages/frame.h"
-#include "lockstep/transport/messages/messages_test_support.h"
+#include "lockstep/transport/messages/messenger_peer_test_support.h"
 
 namespace lockstep::testing {
 namespace {
@@ -15,80 +12,9 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using transport::Connection;
-using transport::messages::Frame;
-using transport::messages::FrameKind;
 using transport::messages::kEagerLimit;
-using transport::messages::kFrameSize;
-using transport::messages::Refusal;
 
 constexpr std::size_t kLarge = kEagerLimit + 1;
-
-// The far end of a connection to a messenger.
-class FarEnd {
- public:
-  FarEnd(std::unique_ptr<Connection> connection, const Deadline& deadline)
-      : connection_(std::move(connection)), deadline_(deadline) {}
-
-  void say(const Frame& frame, ByteView payload = {}) {
-    Buffer bytes;
-    transport::messages::append_frame(bytes, frame);
-    bytes.insert(bytes.end(), payload.begin(), payload.end());
-    EXPECT_OK(await(send(*connection_, bytes, deadline_)));
-  }
-  Buffer hear_bytes(std::size_t size) {
-    Buffer bytes(size);
-    EXPECT_OK(await(recv(*connection_, bytes, deadline_)));
-    return bytes;
-  }
-  Frame hear() { return transport::messages::parse_frame(hear_bytes(kFrameSize)).value(); }
-  Connection& connection() { return *connection_; }
-
- private:
-  std::unique_ptr<Connection> connection_;
-  Deadline deadline_;
-};
-
-// The messenger is the lower rank, 0; the test plays rank 1.
-class HigherPeer : public ::testing::Test {
- protected:
-  // Connects to the messenger, which answers.
-  FarEnd connect() {
-    FarEnd end(await(testing::connect(ranks_.transport(1), {.endpoint = ranks_.endpoint(0), .rank = Rank(0)},
-                                      ranks_.soon()))
-                   .value(),
-               ranks_.soon());
-    return end;
-  }
-  FarEnd accept() {
-    return {await(testing::accept(ranks_.listener(1), ranks_.soon())).value(), ranks_.soon()};
-  }
-
-  FakeClock clock_;
-  Ranks ranks_{2, {.raw = 1, .clock = &clock_}};
-  Messenger& messenger_ = ranks_[0];
-};
-
-TEST_F(HigherPeer, ItsConnectionIsUsedIfThereIsNoOther) {
-  FarEnd end = connect();
-  EXPECT_EQ(end.hear(), Frame{.kind = FrameKind::kHello});
-  const Buffer small = pattern(10, 1);
-  EXPECT_OK(await(send(messenger_, 1, small, ranks_.soon(), {.group = 3, .tag = 4})));
-  EXPECT_EQ(end.hear(), (Frame{.kind = FrameKind::kEager, .group = 3, .tag = 4, .id = 1, .size = 10}));
-  EXPECT_EQ(end.hear_bytes(10), small);
-}
-
-TEST_F(HigherPeer, ItsConnectionYieldsToTheLowerRanks) {
-  const Buffer small = pattern(10, 1);
-  EXPECT_OK(await(send(messenger_, 1, small, ranks_.soon())));
-  FarEnd second = connect();
-  EXPECT_EQ(second.hear(), Frame{.kind = FrameKind::kYield});
-  Buffer more(1);
-  EXPECT_THAT(await(recv(second.connection(), more, ranks_.soon())), StatusIs(Code::kDisconnected));
-  FarEnd first = accept();
-  EXPECT_EQ(first.hear().kind, FrameKind::kEager);
-  EXPECT_EQ(first.hear_bytes(10), small);
-}
 
 TEST_F(HigherPeer, ALargeMessageAsksAndComesInPiecesWhenItMayGo) {
   const Buffer large = pattern(300'000, 1);
@@ -132,6 +58,23 @@ TEST_F(HigherPeer, AMessageIsAbandonedAtItsDeadlineAlsoInTheMiddle) {
   EXPECT_THAT(await(std::move(sending)), StatusIs(Code::kTimeout, HasSubstr("rank 1")));
 }
 
+TEST_F(HigherPeer, WhatEndsTheGroupInTheMiddleOfAPieceIsWhyThoughItWasRefusedBefore) {
+  const Buffer large = pattern(4U << 20, 1);
+  StatusFuture sending = send(messenger_, 1, large, ranks_.soon(), {.tag = 4});
+  FarEnd end = accept();
+  EXPECT_EQ(end.hear().kind, FrameKind::kAsk);
+  end.say({.kind = FrameKind::kGo, .id = 1});
+  settle(ranks_.transport(0));  // the connection takes no more
+  end.say({.kind = FrameKind::kRefuse, .refusal = Refusal::kFailed, .group = 1, .tag = 4, .id = 1});
+  settle(ranks_.transport(0));
+  EXPECT_FALSE(is_done(sending));
+  messenger_.fail_group(
+      1, Status::disconnected("rank 9 died", {.failure = Failure::kPeerDied, .peer = Rank(9)}));
+  for (Frame frame = end.hear(); frame.kind == FrameKind::kData; frame = end.hear())
+    end.hear_bytes(static_cast<std::size_t>(frame.size));
+  EXPECT_THAT(await(std::move(sending)), FailureIs(Failure::kPeerDied));
+}
+
 TEST_F(HigherPeer, AReceiveIsWithdrawnAtItsDeadlineAlsoInTheMiddle) {
   FarEnd end = connect();
   end.hear();
@@ -159,6 +102,7 @@ TEST_F(HigherPeer, OneThatStopsInTheMiddleOfAPieceIsLost) {
   OutcomeFuture receiving = recv(messenger_, 1, in, ranks_.in(1min), {.tag = 4});
   end.say({.kind = FrameKind::kEager, .group = 1, .tag = 4, .id = 1, .size = 1000}, Buffer(10));
   end.say({}, {});  // not read: it is part of the payload
+  settle(ranks_.transport(0));
   EXPECT_FALSE(is_done(receiving));
   clock_.advance(2min);
   // First the deadline is noticed, then the wait for the rest.
@@ -313,106 +257,6 @@ INSTANTIATE_TEST_SUITE_P(
                 Failure::kCorruptFrame},
         Offence{"Close", [](FarEnd& end) { end.connection().close(); }, Failure::kClosed}),
     [](const auto& offence) { return offence.param.name; });
-
-// Rank 0 makes a connection to a place where nobody answers; meanwhile rank 1 makes one to rank 0.
-TEST(Pairing, TheHigherRanksConnectionIsUsedIfTheLowerRanksComesToNothing) {
-  FakeClock clock;
-  ASSERT_OK_AND_ASSIGN(const auto loopback, base::SocketAddress::parse("127.0.0.1", 0));
-  ASSERT_OK_AND_ASSIGN(const auto silent, base::listen_on(loopback));
-  ASSERT_OK_AND_ASSIGN(const auto address, base::local_address(silent.get()));
-  const auto make = [&](int rank) {
-    const Identity identity = identity_of(rank, WorldSize(3));
-    return transport::tcp::TcpTransport::create({.identity = identity, .handshake_timeout = 1h}, clock)
-        .value();
-  };
-  const auto lower = make(0);
-  const auto higher = make(1);
-  const auto third = make(2);
-  ASSERT_OK_AND_ASSIGN(auto listener, lower->listen({.host = "127.0.0.1", .port = 0}));
-  const base::Endpoint endpoint = listener->endpoint();
-  Messenger messenger(*lower, std::move(listener),
-                      {.rank = Rank(0),
-                       .endpoints = {endpoint, {.host = "127.0.0.1", .port = address.port()}, {}},
-                       .connect_timeout = 30s});
-  const Buffer small = pattern(10, 1);
-  StatusFuture sending = send(messenger, 1, small, clock.in(1h));
-  const transport::Target messenger_at{.endpoint = endpoint, .rank = Rank(0)};
-  FarEnd end(await(connect(*higher, messenger_at, clock.in(1h))).value(), clock.in(1h));
-  // One that comes later is answered when that one has been taken in.
-  FarEnd later(await(connect(*third, messenger_at, clock.in(1h))).value(), clock.in(1h));
-  EXPECT_EQ(later.hear(), Frame{.kind = FrameKind::kHello});
-  clock.advance(31s);
-  EXPECT_EQ(end.hear(), Frame{.kind = FrameKind::kHello});
-  EXPECT_EQ(end.hear().kind, FrameKind::kEager);
-  EXPECT_EQ(end.hear_bytes(10), small);
-  EXPECT_OK(await(std::move(sending)));
-}
-
-// The messenger is the higher rank, 1; the test plays rank 0.
-class LowerPeer : public ::testing::Test {
- protected:
-  FarEnd accept() {
-    return {await(testing::accept(ranks_.listener(0), ranks_.soon())).value(), ranks_.soon()};
-  }
-  FarEnd connect() {
-    return {await(testing::connect(ranks_.transport(0), {.endpoint = ranks_.endpoint(1), .rank = Rank(1)},
-                                   ranks_.soon()))
-                .value(),
-            ranks_.soon()};
-  }
-
-  Ranks ranks_{2, {.raw = 0}};
-  Messenger& messenger_ = ranks_[1];
-};
-
-TEST_F(LowerPeer, SaysWhetherTheConnectionIsUsed) {
-  const Buffer small = pattern(10, 1);
-  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
-  FarEnd end = accept();
-  EXPECT_FALSE(is_done(sending));
-  end.say({.kind = FrameKind::kHello});
-  EXPECT_EQ(end.hear().kind, FrameKind::kEager);
-  EXPECT_EQ(end.hear_bytes(10), small);
-  EXPECT_OK(await(std::move(sending)));
-}
-
-TEST_F(LowerPeer, MakesTheOneThatIsUsedAfterItsYield) {
-  const Buffer small = pattern(10, 1);
-  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
-  FarEnd yielded = accept();
-  yielded.say({.kind = FrameKind::kYield});
-  FarEnd end = connect();
-  EXPECT_EQ(end.hear().kind, FrameKind::kEager);
-  EXPECT_EQ(end.hear_bytes(10), small);
-  EXPECT_OK(await(std::move(sending)));
-}
-
-TEST_F(LowerPeer, ItsConnectionIsUsedThoughTheOtherWaitsForAnAnswer) {
-  const Buffer small = pattern(10, 1);
-  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
-  FarEnd unanswered = accept();
-  FarEnd end = connect();
-  EXPECT_EQ(end.hear().kind, FrameKind::kEager);
-  EXPECT_EQ(end.hear_bytes(10), small);
-  EXPECT_OK(await(std::move(sending)));
-  Buffer more(1);
-  EXPECT_THAT(await(recv(unanswered.connection(), more, ranks_.soon())), StatusIs(Code::kDisconnected));
-}
-
-TEST_F(LowerPeer, OneThatClosesWithoutAnAnswerIsLost) {
-  const Buffer small = pattern(10, 1);
-  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
-  accept().connection().close();
-  EXPECT_THAT(await(std::move(sending)), StatusIs(Code::kDisconnected, HasSubstr("rank 0 is lost")));
-}
-
-TEST_F(LowerPeer, OneThatAnswersWithAnotherFrameIsLost) {
-  const Buffer small = pattern(10, 1);
-  StatusFuture sending = send(messenger_, 0, small, ranks_.soon());
-  FarEnd end = accept();
-  end.say({.kind = FrameKind::kCredit});
-  EXPECT_THAT(await(std::move(sending)), FailureIs(Failure::kCorruptFrame));
-}
 
 }  // namespace
 }  // namespace lockstep::testing

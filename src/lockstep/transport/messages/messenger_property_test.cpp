@@ -149,8 +149,10 @@ TEST_P(MessengerProperty, EveryMessageArrivesWholeAtItsReceiveAndInOrder) {
       const Bytes budget(random() % 2 == 0 ? 200 + random() % 4000 : 300'000);
       Ranks ranks(size, {.medium = GetParam().medium, .eager_budget = budget});
       std::vector<Script> scripts;
+      scripts.reserve(static_cast<std::size_t>(size));
       for (int rank = 0; rank < size; ++rank) scripts.push_back(script_of(random, messages, rank));
       std::vector<std::thread> threads;
+      threads.reserve(static_cast<std::size_t>(size));
       for (int rank = 0; rank < size; ++rank) {
         threads.emplace_back(
             [&, rank] { run_rank(ranks, rank, messages, scripts[static_cast<std::size_t>(rank)]); });

@@ -38,6 +38,7 @@ std::size_t Neighbour::write_on_strand() {
     Transfer<ByteView>& transfer = sends_.front();
     const auto written = pipes_->write(position_, transfer.rest);
     if (!written.ok()) {
+      if (pipes_->has_closed(position_) && !receives_.empty()) break;  // what it wrote before is read first
       fail_on_strand(written.status());
       return moved + 1;
     }

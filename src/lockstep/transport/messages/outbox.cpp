@@ -243,7 +243,7 @@ void Outbox::withdraw_on_strand(const Why& why) {
     if (revoked) abandon_on_strand(*send);
   }
   pump_soon_on_strand();  // some of those that wait may go now
-  if (!piece_of_ || piece_of_->withdrawn) return;
+  if (!piece_of_) return;
   if (const auto status = why(*piece_of_)) channel_.take_back_on_strand(*piece_of_, *status);
 }
 

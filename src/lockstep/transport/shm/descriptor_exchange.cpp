@@ -22,9 +22,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Logger kLog("shm");
-// Only processes of the same user come so far. On a machine that is busy beyond measure one may be slow.
-constexpr Duration kHandshakeLimit = 30s;
+// Whoever is slower, as on a machine that is busy beyond measure, comes again.
+constexpr Duration kHandshakeLimit = 5s;
+constexpr Duration kPause = 20ms;
 constexpr Duration kLookPeriod = 100ms;
+constexpr Duration kLogPeriod = 1min;
 
 struct AbstractAddress {
   sockaddr_un address{};
@@ -61,12 +63,17 @@ Result<UniqueFd> connect_abstract(std::string_view name) {
   return socket;
 }
 
-Status check_same_user(int socket) {
+Result<ucred> other_end_of(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
     return Status::from_errno("cannot ask who is at the other end of a unix socket", errno);
   }
+  return peer;
+}
+
+Status check_same_user(int socket) {
+  LOCKSTEP_ASSIGN(const ucred peer, other_end_of(socket));
   if (peer.uid != ::geteuid()) {
     return Status::invalid(cat("process ", peer.pid, " of user ", peer.uid, " is not ours"),
                            {.failure = Failure::kRejected, .pid = peer.pid});
@@ -115,10 +122,28 @@ Result<UniqueFd> swap_descriptors(int socket, int descriptor, const Deadline& de
 class Exchange {
  public:
   Exchange(const DescriptorExchange& what, const Deadline& deadline)
-      : what_(what), deadline_(deadline), received_(what.members.size()) {}
+      : what_(what),
+        deadline_(deadline),
+        log_limit_(kLogPeriod, deadline.clock()),
+        received_(what.members.size()) {}
 
+  // Where it closes on us we may have been too slow for it: as long as there is time, we come again. If it
+  // has died, nobody listens.
   Result<UniqueFd> dial(std::string_view name) const {
-    LOCKSTEP_ASSIGN(const UniqueFd socket, connect_abstract(name));
+    Status closed;
+    while (true) {
+      const Result<UniqueFd> socket = connect_abstract(name);
+      if (!socket.ok()) return closed.ok() ? socket.status() : closed;
+      auto descriptor = introduce(*socket);
+      closed = descriptor.status();
+      const bool again = closed.code() == Code::kDisconnected && closed.failure() == Failure::kNone;
+      if (!again || deadline_.expired()) return descriptor;
+      if (what_.look) LOCKSTEP_TRY(what_.look());
+      (void)::poll(nullptr, 0, deadline_.at_most(kPause).poll_millis());
+    }
+  }
+
+  Result<UniqueFd> introduce(const UniqueFd& socket) const {
     LOCKSTEP_TRY(check_same_user(socket.get()));
     base::ClientHandshake handshake({.role = base::Role::kHeap,
                                      .job_id = what_.job_id,
@@ -152,6 +177,16 @@ class Exchange {
     LOCKSTEP_ASSIGN(UniqueFd descriptor, swap_descriptors(socket.get(), what_.descriptor, limit));
     received_[*index_of(handshake.claim().rank)] = std::move(descriptor);
     return {};
+  }
+
+  // One line for each process and minute.
+  void log_refusal(const UniqueFd& socket, const Status& why) {
+    const auto peer = other_end_of(socket.get());
+    std::uint64_t suppressed = 0;
+    if (!log_limit_.allow(peer.ok() ? cat(peer->pid) : "", &suppressed)) return;
+    std::string line = cat("refused a process that wanted our shared memory: ", why.message());
+    if (suppressed > 0) line += cat(" (and ", suppressed, " times more since the last line)");
+    kLog.warn(line);
   }
 
   Status blame(std::size_t peer, const Status& status) const {
@@ -200,6 +235,7 @@ class Exchange {
 
   const DescriptorExchange& what_;
   const Deadline deadline_;
+  base::RateLimit log_limit_;
   std::vector<UniqueFd> received_;
 };
 
@@ -244,9 +280,7 @@ Result<std::vector<UniqueFd>> exchange_descriptors(const DescriptorExchange& exc
     }
     const UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) continue;
-    if (const Status status = state.answer(socket); !status.ok()) {
-      kLog.warn(cat("refused a process that wanted our shared memory: ", status.message()));
-    }
+    if (const Status status = state.answer(socket); !status.ok()) state.log_refusal(socket, status);
   }
   return std::move(state).take();
 }

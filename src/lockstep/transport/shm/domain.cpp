@@ -9,6 +9,21 @@
 #include "lockstep/transport/shm/descriptor_exchange.h"
 
 namespace lockstep::transport::shm {
+namespace {
+
+constexpr Bytes kLeastPrivate = Bytes::mib(64);
+
+// For a rank that shares with nobody: where there is no address space for all of it, a part will do.
+Result<Segment> create_private(Bytes capacity) {
+  while (true) {
+    auto created = Segment::create_private(capacity);
+    const Bytes less{capacity.value / 16};
+    if (created.ok() || less < kLeastPrivate) return created;
+    capacity = less;
+  }
+}
+
+}  // namespace
 
 Domain::~Domain() = default;
 
@@ -47,7 +62,7 @@ Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store
   domain->index_ = static_cast<int>(position - options.members.begin());
   auto created = Segment::create(cat("lockstep-heap-", options.rank), options.heap_capacity);
   const bool alone = options.members.size() == 1;
-  if (!created.ok() && alone) created = Segment::create_private(options.heap_capacity);
+  if (!created.ok() && alone) created = create_private(options.heap_capacity);
   LOCKSTEP_ASSIGN(Segment own, std::move(created));
   domain->heap_ = std::make_shared<Heap>(std::move(own));
   domain->views_.resize(options.members.size());

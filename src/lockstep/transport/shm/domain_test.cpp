@@ -2,7 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <thread>
 
@@ -102,6 +107,54 @@ TEST(Domain, AStrangerWithAnotherSecretIsRefusedAndTheOthersGoOn) {
   EXPECT_EQ(stranger.failure(), Failure::kRejected) << stranger.text();
   EXPECT_OK(Domain::join(options_for(1, 2, secret), store, Clock::steady().in(30s)).status());
   first.join();
+}
+
+TEST(Domain, AStrangerThatComesAgainAndAgainIsLoggedOnce) {
+  store::HashStore store;
+  const Secret secret = Secret::generate();
+  ::testing::internal::CaptureStderr();
+  std::thread first([&] {
+    auto domain = Domain::join(options_for(0, 2, secret), store, Clock::steady().in(30s));
+    EXPECT_OK(domain.status());
+  });
+  for (int i = 0; i < 5; ++i) {
+    const auto stranger = Domain::join(options_for(1, 2, Secret::generate()), store, Clock::steady().in(30s));
+    EXPECT_EQ(stranger.status().failure(), Failure::kRejected) << stranger.status().text();
+  }
+  EXPECT_OK(Domain::join(options_for(1, 2, secret), store, Clock::steady().in(30s)).status());
+  first.join();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const auto line = log.find("refused a process");
+  ASSERT_NE(line, std::string::npos) << log;
+  EXPECT_EQ(log.find("refused a process", line + 1), std::string::npos) << log;
+}
+
+// As one does that takes us for too slow.
+TEST(Domain, AMemberThatClosesInTheMiddleOfTheHelloIsAskedAgain) {
+  const std::string name = cat("lockstep-domain-test-", ::getpid());
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  std::atomic<bool> again = false;
+  std::thread porter([&] {
+    for (int i = 0; i < 2; ++i) {
+      const UniqueFd guest(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      std::byte byte{};
+      EXPECT_EQ(::recv(guest.get(), &byte, 1, 0), 1);
+    }
+    again = true;
+  });
+  store::HashStore store;
+  DomainOptions options = options_for(1, 2, Secret::generate());
+  options.look = [&again] { return again ? Status::aborted("it came again") : Status(); };
+  ASSERT_OK(store.set(cat("heap/", options.members[0]), bytes_of(name)));
+  const auto domain = Domain::join(options, store, Clock::steady().in(60s));
+  EXPECT_EQ(domain.status().code(), Code::kAborted) << domain.status().text();
+  ::shutdown(listener.get(), SHUT_RDWR);  // where it did not
+  porter.join();
 }
 
 }  // namespace

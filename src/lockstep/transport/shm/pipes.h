@@ -66,6 +66,10 @@ class Pipes {
   Result<std::size_t> read(int neighbour, ByteSpan bytes);
   // Whether it has ever written to us.
   bool has_spoken(int neighbour) const;
+  // Whether it has closed its end: nothing can be written to it, but there may be something to be read.
+  bool has_closed(int neighbour) const {
+    return theirs(neighbour).closed.load(std::memory_order_acquire) != 0;
+  }
   // Nothing is written to or read from the neighbour any more, and it is told so; what was written it can
   // still read. The first call counts. Without a neighbour: all of them, because this rank leaves.
   enum class Why : std::uint32_t { kLeft = 1, kFailed = 2 };

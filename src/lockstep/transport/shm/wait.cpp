@@ -9,6 +9,8 @@
 #include <climits>
 #include <ctime>
 
+#include "lockstep/base/pause_cpu.h"
+
 namespace lockstep::transport::shm {
 namespace {
 
@@ -16,14 +18,6 @@ using namespace std::chrono_literals;
 
 constexpr Duration kSleepSlice = 50ms;
 constexpr int kPausesPerLook = 32;  // at the clock, which costs as much as a few pauses
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // The kernel compares and sleeps in one step. Shared, not private: waiter and writer are different processes.
 void futex_sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Duration timeout) {
@@ -85,12 +79,12 @@ bool Idling::pause() {
   const bool look_at_clock = pauses_ % kPausesPerLook == kPausesPerLook - 1;
   if (spins && yields_ == 0 && (!look_at_clock || clock_.now() < spin_until_)) {
     ++pauses_;
-    pause_cpu();
+    base::pause_cpu();
     return true;
   }
   if (!spins && pauses_ < patience_.pauses) {
     ++pauses_;
-    pause_cpu();
+    base::pause_cpu();
     return true;
   }
   if (yields_ >= patience_.yields) return false;
@@ -118,13 +112,13 @@ Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target, Watc
     const base::TimePoint until = deadline.clock().now() + patience.spin;
     do {
       for (int i = 0; i < kPausesPerLook; ++i) {
-        pause_cpu();
+        base::pause_cpu();
         if (all_reached()) return Waited::kReached;
       }
     } while (deadline.clock().now() < until);
   }
   for (int i = 0; i < patience.pauses; ++i) {
-    pause_cpu();
+    base::pause_cpu();
     if (all_reached()) return Waited::kReached;
   }
   for (int i = 0; i < patience.yields; ++i) {
