@@ -59,12 +59,14 @@ Status Chain::run() {
   }
   const LocalCall call = spanning_.local();
   LocalRounds rounds(call);
+  // Neighbours must choose alike: whether the output is the input is known to a reduce's root alone.
+  const bool to_all = spanning_.fingerprint_.kind == OpKind::kAllReduce;
   for (std::size_t at = 0; at < input_.size(); at += window()) {
     const std::size_t size = std::min(window(), input_.size() - at);
     LOCKSTEP_ASSIGN(const std::vector<Exposed> inputs, expose(rounds, at, size));
     const bool resident =
         std::all_of(inputs.begin(), inputs.end(), [](const Exposed& peer) { return peer.resident(); });
-    if (resident && input_.data() == output_.data()) return run_direct(rounds, inputs);
+    if (resident && to_all) return run_direct(rounds, inputs);
     LOCKSTEP_TRY(run_window(rounds, inputs, at, size));
   }
   return {};

@@ -8,10 +8,10 @@
 //   back    the result goes down again, to host `until`.
 //   share   inside a host, the lanes' slices are shown to all ranks.
 // A slice travels in chunks, so that all hosts work at the same time. Where every host has one rank a window
-// is all there is, and nothing is staged; else it is what the Board stages. On a host where the buffers of
-// all ranks are resident the windows follow each other without a pause, and lanes write the result to all
-// buffers themselves. Bytes: S per host and direction at the ends, twice that in between; scratch: kAhead
-// chunks.
+// is all there is, and nothing is staged; else it is what the Board stages. In an all_reduce, on a host where
+// the buffers of all ranks are resident, the windows follow each other without a pause, and lanes write the
+// result to all buffers themselves. Bytes: S per host and direction at the ends, twice that in between;
+// scratch: kAhead chunks.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,7 @@
 #include "lockstep/collective/execute.h"
 
 #include <cstring>
+#include <optional>
 
 #include "lockstep/collective/local.h"
 #include "lockstep/collective/packed.h"
@@ -141,6 +142,26 @@ Status execute(Communicator& communicator, const Call& call, const Fingerprint& 
   Status status = execute_among(communicator, call, common, deadline, means);
   communicator.board().exit(fingerprint.sequence);
   return status;
+}
+
+Status execute_elsewhere(Communicator& communicator, const Fingerprint& fingerprint, const Deadline& deadline,
+                         const std::function<Status(const std::function<Status()>& look)>& meet) {
+  transport::shm::Board& board = communicator.board();
+  std::optional<Spanning> spanning;
+  if (communicator.layout().host_count() > 1)
+    spanning.emplace(communicator, fingerprint, deadline, 1, Means::none());
+  const auto look = [&]() -> Status {
+    LOCKSTEP_TRY(board.look());
+    return spanning ? communicator.links().look_for_strays() : Status();
+  };
+  board.enter(entry_of(fingerprint));
+  Status status = spanning ? spanning->begin() : Status();
+  if (status.ok()) status = meet(look);
+  board.exit(fingerprint.sequence);
+  if (status.ok()) return status;
+  if (spanning) return spanning->settle(status);
+  const Rank rank = communicator.rank_of(communicator.position());
+  return in_operation(rank, fingerprint, communicator.fail(in_operation(rank, fingerprint, status)));
 }
 
 void execute_alone(const Call& call) {

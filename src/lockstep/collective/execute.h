@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
@@ -19,5 +20,11 @@ Status execute(transport::Communicator& communicator, const Call& call, const Fi
                const Deadline& deadline, const Means& means);
 // The same for a group of one: no memory is shared, nothing is waited for.
 void execute_alone(const Call& call);
+// The same for an operation that meets the others elsewhere, as in a store: `meet` does it, and ends with
+// what `look` finds, which it asks while it waits. One that is in another operation is found as everywhere;
+// on another host only where there is a link to it.
+Status execute_elsewhere(transport::Communicator& communicator, const Fingerprint& fingerprint,
+                         const Deadline& deadline,
+                         const std::function<Status(const std::function<Status()>& look)>& meet);
 
 }  // namespace lockstep::collective

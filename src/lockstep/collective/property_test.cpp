@@ -106,6 +106,7 @@ struct Plan {
   std::uint64_t resident = 0;   // a bit for each rank
   std::uint64_t odd_modes = 0;  // likewise: its floating point mode is another
   bool side_by_side = false;    // the parts of an input, in memory
+  bool in_place = false;        // a reduce: the root's result goes where its input lies
 };
 
 void choose_the_rest(Plan& plan, Random& random, int ranks) {
@@ -119,6 +120,7 @@ void choose_the_rest(Plan& plan, Random& random, int ranks) {
   plan.resident = random.one_of({std::uint64_t{0}, ~std::uint64_t{0}, random.bits()});
   plan.odd_modes = random.bits() & random.bits();
   plan.side_by_side = random.below(2) == 0;
+  plan.in_place = random.below(2) == 0;
 }
 
 std::vector<Plan> plans_of(std::uint64_t seed, Random& random, int ranks) {
@@ -260,6 +262,11 @@ class Operands {
       case OpKind::kBroadcast:
         return take(sent(b, own(), 0, 0), sent(b, plan_.root, 0, 0));
       case OpKind::kReduce:
+        if (root && plan_.in_place) {
+          take(sent(b, own(), 0, 0), folded(b, 0));
+          inputs_.emplace_back(outputs_.back());
+          return;
+        }
         give(b, 1);
         if (root) take(folded(b, 0));
         return;
@@ -307,7 +314,8 @@ class Operands {
 
 std::string describe(const Plan& plan) {
   return cat(name_of(plan.kind), ", ", name_of(plan.dtype), ", ", name_of(plan.op), ", counts ",
-             ::testing::PrintToString(plan.counts), plan.uneven ? ", uneven" : "");
+             ::testing::PrintToString(plan.counts), plan.uneven ? ", uneven" : "",
+             plan.in_place ? ", in place" : "");
 }
 
 // The most threads that have worked together for a rank.

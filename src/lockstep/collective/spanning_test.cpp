@@ -147,6 +147,39 @@ TEST(Spanning, ReduceGivesTheRootTheSameFold) {
   });
 }
 
+// The root alone knew that its result goes where its input lies, and went another way than its neighbours.
+TEST(Spanning, AReduceInPlaceOfResidentBuffersGivesTheRootTheSameFold) {
+  for (const std::vector<int>& hosts : {std::vector{0, 0, 1, 1}, {0, 0, 0, 1, 1, 1, 1, 1}, {0, 1, 1, 2}}) {
+    SCOPED_TRACE(::testing::PrintToString(hosts));
+    CommunicatorWorld(hosts).run([](Communicator& communicator) {
+      Member member(communicator);
+      const Kind kind{DType::kFloat32, ReduceOp::kSum};
+      for (const std::size_t count : {1000, 40961}) {  // in one window, and in many
+        for (int root = 0; root < member.size(); ++root) {
+          const Buffer own = bits(kind.dtype, count, seed_of(count, member.rank()));
+          auto& heap = communicator.board().domain().heap();
+          const auto range = heap.allocate(Bytes{own.size()});
+          ASSERT_OK(range.status());
+          std::ranges::copy(own, range->data);
+          const ByteSpan output(range->data, own.size());
+          const ByteView input = output;
+          const bool is_root = root == member.rank();
+          ASSERT_OK(member.run({.kind = OpKind::kReduce,
+                                .dtype = kind.dtype,
+                                .reduce_op = kind.op,
+                                .root = Rank{root},
+                                .inputs = {&input, 1},
+                                .outputs = is_root ? std::span(&output, 1) : std::span<const ByteSpan>()}));
+          const Buffer expected = is_root ? folded(kind, count, member.size()) : own;
+          ASSERT_TRUE(std::ranges::equal(output, expected)) << "root " << root << " x " << count;
+          ASSERT_OK(member.run({.kind = OpKind::kBarrier}));  // nobody frees what another one still reads
+          heap.free(range->offset);
+        }
+      }
+    });
+  }
+}
+
 // Part r of every rank's input, of its own size.
 std::size_t part_size(std::size_t count, int part) { return count / 2 + static_cast<std::size_t>(part) * 3; }
 

@@ -19,7 +19,7 @@ namespace lockstep::testing {
 
 class ProcessWorld {
  public:
-  explicit ProcessWorld(int size, Duration limit = std::chrono::minutes(1)) : size_(size), limit_(limit) {}
+  explicit ProcessWorld(int size, Duration limit = std::chrono::minutes(3)) : size_(size), limit_(limit) {}
 
   // The first rank that failed, or kTimeout at the limit.
   Status run(const std::function<void(const SpawnedRank&)>& body) const {

@@ -13,8 +13,11 @@
 
 namespace lockstep::testing {
 
+using store::kMaxCallSize;
 using store::kMaxKeySize;
+using store::kMaxKeysPerCall;
 using store::kMaxValueSize;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -111,6 +114,46 @@ TEST_P(StoreConformance, RefusesWhatIsTooLargeAndStaysUsable) {
   ASSERT_OK(store_.set("key", Buffer(kMaxValueSize)));
   EXPECT_THAT(store_.append("key", bytes_of("x")), refused);
   EXPECT_THAT(store_.get("key"), IsOkAnd(SizeIs(kMaxValueSize)));
+}
+
+TEST_P(StoreConformance, RefusesCallsOnSeveralKeysThatAreTooLargeTogether) {
+  const auto refused = AllOf(StatusIs(Code::kInvalid), FailureIs(Failure::kLimitExceeded));
+  const Names keys = {"a", "b", "c", "d", "e"};
+  const std::vector<Buffer> values(keys.size(), Buffer(kMaxValueSize));
+  EXPECT_THAT(store_.multi_set(keys, values), refused);
+  EXPECT_THAT(store_.num_keys(), IsOkAnd(0));
+  Names many(kMaxKeysPerCall, "a");
+  if (!kSanitized) {  // watched, so many bytes take minutes
+    for (std::size_t i = 0; i < keys.size(); ++i) ASSERT_OK(store_.set(keys[i], values[i]));
+    EXPECT_THAT(store_.multi_get(keys), refused);
+    EXPECT_THAT(store_.multi_get(Names{"a", "b", "c"}), IsOkAnd(SizeIs(3)));
+    EXPECT_THAT(store_.check(many), IsOkAnd(true));
+    EXPECT_OK(store_.wait(many));
+  }
+  many.emplace_back("a");
+  EXPECT_THAT(store_.check(many), refused);
+  EXPECT_THAT(store_.wait(many), refused);
+  EXPECT_THAT(store_.multi_get(many), refused);
+  EXPECT_THAT(store_.multi_set(many, std::vector<Buffer>(many.size())), refused);
+}
+
+TEST_P(StoreConformance, RefusesToListMoreKeysThanAnAnswerHolds) {
+  constexpr std::size_t kSize = kMaxKeySize - 100, kBatch = 15'000;  // a prefix takes its part
+  const std::size_t most = kSanitized ? 1 : kMaxCallSize;            // watched, so many bytes take minutes
+  std::size_t count = 0;
+  while (count * kSize <= most) {
+    Names keys;
+    for (std::size_t i = 0; i < kBatch; ++i, ++count) {
+      keys.push_back(cat(count, "/"));
+      keys.back().resize(kSize, 'k');
+    }
+    ASSERT_OK(store_.multi_set(keys, std::vector<Buffer>(kBatch)));
+  }
+  if (count * kSize > kMaxCallSize) {
+    EXPECT_THAT(store_.list_keys(), FailureIs(Failure::kLimitExceeded));
+  } else {
+    EXPECT_THAT(store_.list_keys(), IsOkAnd(SizeIs(count)));
+  }
 }
 
 TEST_P(StoreConformance, RefusesAKeyThatIsEmptyOrTooLongInEveryCall) {
