@@ -6,6 +6,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/pause_cpu.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/thread.h"
 
@@ -22,6 +23,8 @@ constexpr int kMost = 4;
 int helpers_for(int ranks, int cores) { return std::clamp(cores / std::max(1, ranks), 1, kMost); }
 
 HelperPool::HelperPool(int count) : count_(std::max(1, count)), fork_generation_(base::fork_generation()) {}
+
+void HelperPool::set_count(int count) { count_ = std::max(1, count); }
 
 HelperPool::~HelperPool() {
   if (base::fork_generation() != fork_generation_) {
@@ -63,7 +66,7 @@ void HelperPool::run(int parts, const std::function<void(int)>& work) {
   // Whoever has taken a part is at work on it, unless it has lost its core.
   for (int pauses = 0; left_.load(std::memory_order_acquire) != 0; ++pauses) {
     if (pauses < kPauses) {
-      __builtin_ia32_pause();
+      base::pause_cpu();
     } else {
       std::this_thread::yield();
     }
@@ -85,7 +88,7 @@ void HelperPool::help() {
   std::uint32_t seen = 0;
   while (!stop_) {
     const Deadline spin = Clock::steady().in(kSpin);
-    while (rounds_.load(std::memory_order_acquire) == seen && !spin.expired()) __builtin_ia32_pause();
+    while (rounds_.load(std::memory_order_acquire) == seen && !spin.expired()) base::pause_cpu();
     rounds_.wait(seen, std::memory_order_acquire);
     seen = rounds_.load(std::memory_order_acquire);
     take_parts();

@@ -22,6 +22,8 @@ class HelperPool final : public collective::Helpers {
  public:
   // `count` includes the thread that calls run().
   explicit HelperPool(int count);
+  // Before the first run().
+  void set_count(int count);
   ~HelperPool() override;
   HelperPool(const HelperPool&) = delete;
   HelperPool& operator=(const HelperPool&) = delete;
@@ -35,7 +37,7 @@ class HelperPool final : public collective::Helpers {
   // Runs parts that nobody has taken yet.
   void take_parts();
 
-  const int count_;
+  int count_;
   const std::uint64_t fork_generation_;
   std::vector<std::thread> threads_;  // written by whoever holds busy_, once
   bool started_ = false;              // likewise

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -59,8 +60,8 @@ struct OpQueue::State {
   std::thread worker LOCKSTEP_GUARDED_BY(mutex);
 
   // Whether the first of `pending` can be run by whoever is there: an operation without a body is the place
-  // of a thread that will run it itself.
-  bool can_run_next() LOCKSTEP_REQUIRES(mutex);
+  // of a thread that will run it itself. Whoever has less time than the operation must not run it.
+  bool can_run_next(const std::optional<Deadline>& until = std::nullopt) LOCKSTEP_REQUIRES(mutex);
   void run_next() LOCKSTEP_REQUIRES(mutex);
   void complete(Op& op, Status status) LOCKSTEP_REQUIRES(mutex);
   static Status make_worker(const std::shared_ptr<State>& state) LOCKSTEP_REQUIRES(state->mutex);
@@ -73,11 +74,9 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
   Status wait(std::optional<Deadline> until) override {
     if (state->in_forked_child()) return of_the_parent(state->whose);
     const MutexLock lock(state->mutex);
-    // Whoever has less time than the operation must not run it.
-    const bool helps = !CallbackScope::is_here() && (!until || until->at() >= deadline.at());
     while (!done) {
       if (CallbackScope::is_of(state.get())) return waits_for_itself(state->whose, name, number);
-      if (helps && state->can_run_next()) {
+      if (!CallbackScope::is_here() && state->can_run_next(until)) {
         state->run_next();
         continue;
       }
@@ -149,7 +148,10 @@ void OpQueue::State::complete(Op& op, Status status) {
   op.callbacks.clear();
 }
 
-bool OpQueue::State::can_run_next() { return !busy && !pending.empty() && pending.front()->body; }
+bool OpQueue::State::can_run_next(const std::optional<Deadline>& until) {
+  if (busy || pending.empty() || !pending.front()->body) return false;
+  return !until || until->at() >= pending.front()->deadline.at();
+}
 
 void OpQueue::State::run_next() {
   const std::shared_ptr<Op> op = std::move(pending.front());

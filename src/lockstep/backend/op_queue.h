@@ -2,8 +2,8 @@
 //
 // run() does it on the calling thread: at once if nothing is before it, else it first runs, or waits for,
 // what was issued earlier. start() hands it to the worker thread, which is made with the first such
-// operation; a thread that waits for a Work runs what is due up to it instead of sleeping, unless its own
-// deadline is earlier than the operation's.
+// operation; a thread that waits for a Work runs what is due up to it instead of sleeping, but nothing whose
+// deadline is later than its own.
 //
 // Thread safety: any thread; bodies run with no lock held.
 // Destruction: fail() first, then whatever runs must end; it is waited for. Works may outlive the queue.

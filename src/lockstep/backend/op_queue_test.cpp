@@ -155,6 +155,29 @@ TEST(OpQueue, AWaitWithLessTimeThanTheOperationGivesUpAndTheOperationGoesOn) {
   EXPECT_OK(work->wait());
 }
 
+// It had the time for its own operation, and ran the one before, which may take longer.
+TEST(OpQueue, AWaitDoesNotRunAnEarlierOperationThatHasMoreTime) {
+  std::promise<void> begun;
+  std::promise<void> go;
+  lockstep::testing::FakeClock clock;
+  OpQueue queue(clock);  // its worker is waited for while there is what the callback refers to
+  const WorkPtr before = queue.start([](std::uint64_t) { return Status(); }, clock.in(1min));
+  before->on_complete([&](const Status&) {  // the worker runs nothing meanwhile
+    begun.set_value();
+    go.get_future().wait();
+  });
+  begun.get_future().wait();
+  const WorkPtr first = queue.start([](std::uint64_t) { return Status(); }, clock.in(1h));
+  const WorkPtr second = queue.start([](std::uint64_t) { return Status(); }, clock.in(1min));
+  const Deadline soon = clock.in(1min);
+  clock.advance(2min);
+  EXPECT_THAT(second->wait(soon), StatusIs(Code::kTimeout, HasSubstr("#3 has not ended")));
+  EXPECT_FALSE(first->is_completed());
+  go.set_value();
+  EXPECT_OK(second->wait(clock.in(2h)));
+  EXPECT_OK(first->wait());
+}
+
 TEST(OpQueue, CallbacksRunOnceOnTheWorkerAndCannotStartACollective) {
   OpQueue queue(steady());
   std::promise<std::pair<std::thread::id, Status>> called;

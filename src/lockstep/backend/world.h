@@ -61,14 +61,15 @@ struct WorldOptions {
   Privacy privacy = Privacy::kIntegrity;
   MemoryChecks memory_checks = MemoryChecks::kOff;  // the same on all ranks
   // Performance.
-  // Address space for each rank's shared memory, of which it takes what it uses; the same on all ranks.
+  // Address space for each rank's shared memory, of which it takes what it uses; the same on all ranks. Every
+  // rank maps those of all ranks of its host.
   Bytes heap_capacity = Bytes::gib(64);
   // Per group and rank, twice; four times as much where several ranks of each host talk to another one. The
-  // same on all ranks.
+  // same on all ranks: 16 KiB at least, and 1 KiB for each rank of a host.
   Bytes staging = Bytes::mib(1);
   // Threads that a rank uses for a large operation, the calling one included; else what cores are left over.
   std::optional<int> threads = {};
-  int streams = 1;                         // sockets between two ranks of different hosts
+  int streams = 1;                         // sockets between two ranks of different hosts; 1 to 65535
   Connect connect = Connect::kOnFirstUse;  // the same on all ranks
   // Of sockets to other ranks, as Linux names it. Empty: the system's, but cubic instead of bbr. What the
   // system does not allow is left.
@@ -84,7 +85,8 @@ struct SharedMemory {
 
 class World : public RendezvousGroups {
  public:
-  // kInvalid, kTimeout and the rest as rendezvous(); kNoSpace if there is no shared memory.
+  // kInvalid, kTimeout and the rest as rendezvous(); kInvalid also for options that cannot be worked with;
+  // kNoSpace if there is no shared memory.
   // Without an environment: the process's own, which also says what is logged (LOCKSTEP_LOG).
   static Result<std::unique_ptr<World>> join(const WorldOptions& options = {});
   static Result<std::unique_ptr<World>> join(const WorldOptions& options, const Environment& environment);

@@ -5,7 +5,6 @@
 
 #include "lockstep/backend/members.h"
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/spanning.h"
 #include "lockstep/store/prefix_store.h"
@@ -33,8 +32,7 @@ Facilities::Facilities(const WorldOptions& options, Rendezvous rendezvous, const
       calls_(calls),
       rendezvous_(std::move(rendezvous)),
       fork_generation_(base::fork_generation()),
-      helpers_(options.threads ? *options.threads
-                               : helpers_for(rendezvous_.local_size.value, base::usable_cores())) {}
+      helpers_(options.threads.value_or(1)) {}
 
 void Facilities::close() {
   (void)groups_.for_each([this](NativeGroup& group) {
@@ -71,7 +69,7 @@ Bytes Facilities::staging_of(const Layout& layout) const {
 }
 
 transport::shm::Patience Facilities::patience() const {
-  return transport::shm::Patience::for_occupancy(rendezvous_.local_size, base::usable_cores());
+  return transport::shm::Patience::for_occupancy(WorldSize{occupancy_.ranks}, occupancy_.cores);
 }
 
 Status Facilities::first_lost(const std::vector<Rank>& members) const {
@@ -176,7 +174,7 @@ Result<std::unique_ptr<Links>> Facilities::make_links(std::uint64_t id, int posi
                                   const auto& stray) { return collective::judge_stray(own, peer, stray); },
           .calls = calls_,
           .streams = options_.streams,
-          .spin = rendezvous_.local_size.value <= base::usable_cores() ? kLinkSpin : Duration::zero(),
+          .spin = occupancy_.crowded() ? Duration::zero() : kLinkSpin,
           .congestion_control = options_.congestion_control},
       std::move(inbox));
 }

@@ -17,6 +17,7 @@
 #include "lockstep/backend/native/mail.h"
 #include "lockstep/backend/native/monitor.h"
 #include "lockstep/backend/native/native_group.h"
+#include "lockstep/backend/native/occupancy.h"
 #include "lockstep/backend/world.h"
 #include "lockstep/transport/link/door.h"
 #include "lockstep/transport/link/socket_calls.h"
@@ -61,6 +62,9 @@ class Facilities final : public std::enable_shared_from_this<Facilities> {
   Status first_lost(const std::vector<Rank>& members) const;
 
  private:
+  // Once it is known what each of these ranks runs on.
+  void share_cores(std::span<const Cores> neighbours, std::size_t own);
+
   // The steps of set_up().
   Status share_memory(const Deadline& deadline);
   Status tune(const Deadline& deadline);
@@ -92,6 +96,7 @@ class Facilities final : public std::enable_shared_from_this<Facilities> {
   Rendezvous rendezvous_;
   const std::uint64_t fork_generation_;
   std::vector<int> host_of_;  // by rank; equal for ranks that share memory
+  Occupancy occupancy_;
   // Shared with the memory that the world has given out.
   std::shared_ptr<transport::shm::Domain> domain_;
   HelperPool helpers_;

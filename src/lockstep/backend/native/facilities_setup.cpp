@@ -1,7 +1,11 @@
 // Facilities::set_up(): from a rendezvous to a world that can make its first group. Every step meets the
 // other ranks in the store, so all ranks take the same ones in the same order.
-#include <algorithm>
+#include <sys/types.h>
 
+#include <algorithm>
+#include <limits>
+
+#include "lockstep/backend/native/check_options.h"
 #include "lockstep/backend/native/facilities.h"
 #include "lockstep/backend/native/setup_watch.h"
 #include "lockstep/backend/native/tuner.h"
@@ -31,11 +35,24 @@ std::vector<int> label_hosts(const store::Members& members) {
   return labels;
 }
 
-// Whether a rank can have so much shared memory; gives it back at once.
-Status probe_shared_memory(Bytes size) {
-  LOCKSTEP_ASSIGN(Segment segment, Segment::create("lockstep-probe", size));
-  return segment.reserve(0, size);
+// Whether a rank can have what the world's own group needs of shared memory, and address space for the heaps
+// of all ranks of its host; gives it back at once.
+Status probe_shared_memory(const WorldOptions& options, std::size_t neighbours) {
+  const Bytes staging{2 * options.staging.value};
+  LOCKSTEP_ASSIGN(Segment segment, Segment::create("lockstep-probe", staging));
+  LOCKSTEP_TRY(segment.reserve(0, staging));
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
+  const std::uint64_t capacity = std::min(options.heap_capacity.value, kMost / neighbours);
+  return Segment::create("lockstep-probe", Bytes{capacity * neighbours})
+      .status()
+      .with_prefix(cat("there is no address space for ", neighbours, " times ", options.heap_capacity,
+                       ", which is WorldOptions::heap_capacity: "));
 }
+
+Cores own_cores() { return {.cpus = base::allowed_cpus(), .at_once = base::usable_cores()}; }
+
+// What a rank tells its neighbours: its cores, and in a second line why it cannot have shared memory.
+std::string introduction(const Status& can) { return cat(write_cores(own_cores()), '\n', can.message()); }
 
 // A rendezvous without a secret over a network was told that it may.
 store::OpenToAll open_to_all(const Rendezvous& rendezvous) {
@@ -54,8 +71,14 @@ Result<std::vector<base::SocketAddress>> parse_addresses(std::string_view text) 
 }  // namespace
 
 Status Facilities::set_up() {
-  if (size().value == 1) return open_mail(clock_.in(0s));
   host_of_ = label_hosts(rendezvous_.members);
+  const auto neighbours = std::ranges::count(host_of_, host_of_[static_cast<std::size_t>(rank().value)]);
+  LOCKSTEP_TRY(check_options(options_, static_cast<int>(neighbours)));
+  if (size().value == 1) {
+    const Cores cores = own_cores();
+    share_cores({&cores, 1}, 0);
+    return open_mail(clock_.in(0s));
+  }
   const Deadline deadline = clock_.in(rendezvous_.store->timeout());
   LOCKSTEP_TRY(share_memory(deadline));
   LOCKSTEP_TRY(tune(deadline));
@@ -87,16 +110,24 @@ Status Facilities::share_memory(const Deadline& deadline) {
     options.pids.push_back(rendezvous_.members[static_cast<std::size_t>(i)].pid);
     keys.push_back(cat("shared_memory/", i));
   }
-  // What the world's own group needs.
-  const Status can = probe_shared_memory(Bytes{2 * options_.staging.value});
+  const Status can = probe_shared_memory(options_, options.members.size());
   store::Store& store = *rendezvous_.store;
-  LOCKSTEP_TRY(store.set(cat("shared_memory/", rank()), bytes_of(can.message()), deadline));
+  LOCKSTEP_TRY(store.set(cat("shared_memory/", rank()), bytes_of(introduction(can)), deadline));
   LOCKSTEP_ASSIGN(const std::vector<Buffer> answers,
                   store::watched_get(store, keys, deadline, look_while_joining()));
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    if (answers[i].empty()) continue;
-    const std::string why =
-        cat("rank ", options.members[i], " cannot have shared memory: ", text_of(answers[i]));
+  std::vector<Cores> cores;
+  std::vector<std::string_view> reasons;
+  for (const Buffer& answer : answers) {
+    const std::string_view text = text_of(answer);
+    const std::size_t line = std::min(text.find('\n'), text.size());
+    cores.push_back(parse_cores(text.substr(0, line)).value_or(Cores{.cpus = {0}}));
+    reasons.push_back(text.substr(std::min(line + 1, text.size())));
+  }
+  const auto own = std::ranges::find(options.members, rank());
+  share_cores(cores, static_cast<std::size_t>(own - options.members.begin()));
+  for (std::size_t i = 0; i < reasons.size(); ++i) {
+    if (reasons[i].empty()) continue;
+    const std::string why = cat("rank ", options.members[i], " cannot have shared memory: ", reasons[i]);
     if (options_.without_shared_memory == WithoutSharedMemory::kFail) {
       return Status(Code::kUnsupported,
                     cat(why, ". Give it more, or choose WithoutSharedMemory::kUseTcp to do without."),
@@ -111,6 +142,13 @@ Status Facilities::share_memory(const Deadline& deadline) {
   }
   LOCKSTEP_ASSIGN(domain_, Domain::join(options, store, deadline));
   return {};
+}
+
+// Ranks that count as another host's may run on this machine, too.
+void Facilities::share_cores(std::span<const Cores> neighbours, std::size_t own) {
+  const int unseen = rendezvous_.local_size.value - static_cast<int>(neighbours.size());
+  occupancy_ = occupancy_of(neighbours, own, std::max(unseen, 0));
+  if (!options_.threads) helpers_.set_count(occupancy_.threads);
 }
 
 store::Look Facilities::look_while_joining() const {
@@ -182,7 +220,7 @@ Status Facilities::tune(const Deadline& deadline) {
   for (int i = 0; i < domain_->size(); ++i) options.members.push_back(i);
   LOCKSTEP_ASSIGN(const std::unique_ptr<Board> board,
                   Board::make(*domain_, options, *rendezvous_.store, deadline));
-  LOCKSTEP_ASSIGN(means_.tuning, measure_tuning(*board, base::usable_cores(), clock_, deadline));
+  LOCKSTEP_ASSIGN(means_.tuning, measure_tuning(*board, occupancy_.host_cores, clock_, deadline));
   return {};
 }
 

@@ -15,6 +15,8 @@ using transport::messages::Messenger;
 
 // The monitors look every 100 ms, and the other hosts hear at once.
 constexpr Duration kEchoGrace = 250ms;
+// One that was alone on its host is found dead by the other hosts, in two looks at its door.
+constexpr Duration kUnreachableGrace = 600ms;
 // A receive that waits for longer asks whether its peer is still in the group.
 constexpr Duration kWatchAfter = 100ms;
 // How long a connection may take to move the rest of what was withdrawn: at most a quarter of a mebibyte.
@@ -119,8 +121,9 @@ Status Mail::make_messenger() {
       transport::messages::MessengerOptions{.rank = rendezvous_.rank,
                                             .endpoints = endpoints_,
                                             .stall_timeout = kStallTimeout,
-                                            .echo_grace = kEchoGrace,
-                                            .failure_grace = stall_after_ + kEchoGrace,
+                                            .graces = {.unreachable = kUnreachableGrace,
+                                                       .failure = stall_after_ + kEchoGrace,
+                                                       .other = kEchoGrace},
                                             .failed = failed_,
                                             .watch_after = kWatchAfter,
                                             .pipes = pipes_,

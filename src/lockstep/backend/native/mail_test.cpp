@@ -180,7 +180,7 @@ TEST(Mail, AReceiveFromARankThatLeavesWithoutAMessageEnds) {
       for (int i = 0; i < 2; ++i) {  // while it leaves, and afterwards
         const Status left =
             world->group()
-                .recv(Rank{leaver}, 1, bytes_of(number), {.deadline = Clock::steady().in(20s)})
+                .recv(Rank{leaver}, 1, bytes_of(number), {.deadline = Clock::steady().in(60s)})
                 ->wait();
         EXPECT_EQ(left.failure(), Failure::kDesync) << left.text();
         EXPECT_EQ(left.cause().peer, Rank{leaver}) << left.text();
@@ -218,7 +218,7 @@ void expect_typed(int signal, Failure failure, Where where) {
   Survivors survivors;
   const Status status = ProcessWorld{3}.run([&](const SpawnedRank& rank) {
     Survivors::stay();
-    const auto world = join(rank, {.stall_after = 1s});
+    const auto world = join(rank, {.stall_after = kSoonStalled});
     ASSERT_TRUE(world);
     Backend& group = world->group();
     ASSERT_OK(barrier(group));
@@ -288,7 +288,7 @@ TEST(MailOfProcesses, AfterAShrinkMessagesGoOnWithoutTheOneThatComesBack) {
   Survivors survivors;
   const Status status = ProcessWorld{3}.run([&](const SpawnedRank& rank) {
     Survivors::stay();
-    const auto world = join(rank, {.stall_after = 1s});
+    const auto world = join(rank, {.stall_after = kSoonStalled});
     ASSERT_TRUE(world);
     Buffer bytes(100'000);
     // Pipes between all of them, some of them with bytes in them.

@@ -4,7 +4,6 @@
 #include <new>
 
 #include "lockstep/backend/held_call.h"
-#include "lockstep/backend/meet_in_store.h"
 #include "lockstep/backend/message_work.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
@@ -294,12 +293,15 @@ Status NativeGroup::told(const Status& failure) const {
 }
 
 Status NativeGroup::monitored_barrier(const OpOptions& options) {
-  LOCKSTEP_TRY(who_.admit({.kind = OpKind::kMonitoredBarrier}));
+  const Call call{.kind = OpKind::kMonitoredBarrier};
+  LOCKSTEP_TRY(who_.admit(call));
   const Deadline deadline = who_.deadline_of(options);
   return queue_.run([&](std::uint64_t sequence) -> Status {
     if (!parts_.communicator) return {};
-    const Status met = meet_in_store(who_, sequence, deadline, [this] { return failure(); });
-    return met.ok() ? met : fail(parts_.communicator->fail(met));
+    const Status met = collective::execute_elsewhere(
+        *parts_.communicator, collective::fingerprint_of(call, parts_.id, sequence), deadline,
+        [&](const auto& look) { return barriers_.meet(sequence, deadline, look); });
+    return met.ok() ? met : fail(met);
   });
 }
 

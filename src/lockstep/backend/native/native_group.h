@@ -17,6 +17,7 @@
 #include "lockstep/backend/native/straggler_watch.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/backend/rounds.h"
+#include "lockstep/backend/store_barriers.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error_file.h"
 #include "lockstep/base/mutex.h"
@@ -104,6 +105,7 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   Membership who_;
   OpQueue queue_;
   // Of whoever runs an operation.
+  StoreBarriers barriers_{who_};
   StragglerWatch stragglers_;       // on this host
   StragglerWatch lone_stragglers_;  // alone on the other one
   mutable Mutex waits_mutex_;

@@ -11,8 +11,11 @@
 #include <vector>
 
 #include "lockstep/backend/counting.h"
+#include "lockstep/backend/native/facilities.h"
 #include "lockstep/backend/native/world_test_support.h"
 #include "lockstep/backend/operations.h"
+#include "lockstep/base/process.h"
+#include "lockstep/base/topology.h"
 #include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::backend {
@@ -37,6 +40,36 @@ TEST(World, OfOneNeedsNobody) {
   std::vector<float> copy(3);
   EXPECT_OK(all_gather((*world)->group(), std::span<const float>(data), std::span(copy)));
   EXPECT_THAT(copy, ElementsAre(1, 2, 3));
+}
+
+TEST(World, OptionsThatCannotBeWorkedWithAreRefusedOnEveryRank) {
+  EXPECT_THAT(World::join({.streams = 0}, Environment{}).status(),
+              StatusIs(Code::kInvalid, HasSubstr("streams is 0")));
+  EXPECT_OK(run_ranks(2, [](const SpawnedRank& rank) {
+    const auto world = World::join(options_of(rank, {.staging = Bytes{1000}}), rank.environment);
+    EXPECT_THAT(world.status(), StatusIs(Code::kInvalid, HasSubstr("staging is 1000")));
+  }));
+}
+
+// The memory is there, and the address space for it is not.
+TEST(WorldOfProcesses, HeapsThatCannotBeMappedAreDoneWithoutIfItIsAllowed) {
+  constexpr Bytes kTooMuch{std::uint64_t{1} << 47U};
+  EXPECT_OK(lockstep::testing::ProcessWorld{2}.run([](const SpawnedRank& rank) {
+    const auto world = World::join({.heap_capacity = kTooMuch}, rank.environment);
+    EXPECT_THAT(world.status(), StatusIs(Code::kUnsupported, HasSubstr("2 times 128.0 TiB, which is "
+                                                                       "WorldOptions::heap_capacity")));
+    EXPECT_EQ(world.status().failure(), Failure::kNoSpace);
+  }));
+  EXPECT_OK(lockstep::testing::ProcessWorld{2}.run([](const SpawnedRank& rank) {
+    const auto world = join(rank, {.stall_after = kNeverStalled,
+                                   .without_shared_memory = WithoutSharedMemory::kUseTcp,
+                                   .heap_capacity = kTooMuch});
+    ASSERT_TRUE(world);
+    EXPECT_OK(world->allocate(Bytes::mib(1)).status());
+    std::vector<float> data(1000, 1);
+    ASSERT_OK(all_reduce(world->group(), std::span(data)));
+    EXPECT_TRUE(all_are(data, 2));
+  }));
 }
 
 std::ptrdiff_t entries(const char* folder) {
@@ -81,9 +114,9 @@ TEST(World, CountsWhomARankHasWaitedFor) {
     ASSERT_NE(counting, nullptr);
     std::vector<int> done{0};
     const Deadline limit = Clock::steady().in(60s);
-    while (done[0] == 0 && !limit.expired()) {
-      // Rank 1 comes later, as far as the machine lets rank 0 come at once.
-      const Deadline later = Clock::steady().in(rank.rank == Rank{1} ? 5ms : 0ms);
+    for (Duration late = 5ms; done[0] == 0 && !limit.expired(); late = std::min<Duration>(2 * late, 2s)) {
+      // Rank 1 comes later, until rank 0 sleeps: on a busy machine it gives its processor away before.
+      const Deadline later = Clock::steady().in(rank.rank == Rank{1} ? late : Duration::zero());
       while (!later.expired()) std::this_thread::yield();
       ASSERT_OK(barrier(group));
       const auto waits = counting->counters().waits;
@@ -117,6 +150,40 @@ TEST(World, ReducesOnEveryRank) {
       }
     }));
   }
+}
+
+// Each saw one core, and as many ranks as the host has.
+TEST(WorldOfProcesses, RanksThatAreBoundToCoresOfTheirOwnSpin) {
+  EXPECT_OK(lockstep::testing::ProcessWorld{2}.run([](const SpawnedRank& rank) {
+    const std::vector<int> cpus = base::allowed_cpus();
+    ASSERT_OK(base::bind_this_thread({cpus[static_cast<std::size_t>(rank.rank.value) % cpus.size()]}));
+    auto rendezvous = store::rendezvous({}, rank.environment);
+    ASSERT_OK(rendezvous.status());
+    const auto facilities =
+        std::make_shared<Facilities>(WorldOptions{.stall_after = kNeverStalled}, std::move(*rendezvous),
+                                     Clock::steady(), transport::link::SocketCalls::kernel());
+    ASSERT_OK(facilities->set_up());
+    EXPECT_EQ(facilities->patience().spin > Duration::zero(), cpus.size() > 1);
+    facilities->close();
+  }));
+}
+
+TEST(World, MonitoredBarriersLeaveNoMoreKeysInTheStoreThanOneDoes) {
+  EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
+    const auto world = join(rank);
+    ASSERT_TRUE(world);
+    ASSERT_OK(world->group().monitored_barrier());
+    store::Store& store = *world->rendezvous().store;
+    const auto keys = [&] {
+      EXPECT_OK(barrier(world->group()));
+      const auto count = store.num_keys();
+      EXPECT_OK(barrier(world->group()));
+      return count.ok() ? *count : -1;
+    };
+    const auto after_one = keys();
+    for (int i = 0; i < 5; ++i) ASSERT_OK(world->group().monitored_barrier());
+    EXPECT_EQ(keys(), after_one);
+  }));
 }
 
 TEST(World, GroupsAreMadeByTheirMembersAlone) {

@@ -50,7 +50,13 @@ inline WorldOptions options_of(const SpawnedRank& rank, WorldOptions options) {
   return options;
 }
 
-inline std::unique_ptr<World> join(const SpawnedRank& rank, const WorldOptions& options = {}) {
+// No rank of a test without a stopped one is taken for stopped, however busy the machine is; with one, so
+// long is waited for it.
+constexpr Duration kNeverStalled = std::chrono::minutes(2);
+constexpr Duration kSoonStalled = std::chrono::seconds(3);
+
+inline std::unique_ptr<World> join(const SpawnedRank& rank,
+                                   const WorldOptions& options = {.stall_after = kNeverStalled}) {
   auto world = World::join(options_of(rank, options), rank.environment);
   EXPECT_OK(world.status());
   return world.ok() ? std::move(*world) : nullptr;
@@ -77,11 +83,6 @@ class Survivors {
  private:
   std::atomic<int>* const count_;
 };
-
-// No rank of a test without a stopped one is taken for stopped, however busy the machine is; with one, so
-// long is waited for it.
-constexpr Duration kNeverStalled = std::chrono::minutes(2);
-constexpr Duration kSoonStalled = std::chrono::seconds(3);
 
 // A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
 inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
