@@ -38,5 +38,6 @@
 #include "lockstep/tensor/process_group.h"
 #include "lockstep/tensor/reduction.h"
 #include "lockstep/tensor/resident.h"
+#include "lockstep/tensor/rounds.h"
 #include "lockstep/tensor/window.h"
 #include "lockstep/tensor/work_handle.h"

@@ -60,7 +60,7 @@ Status WorkHandle::State::wait(std::optional<Deadline> deadline) {
   // The time of this wait is over, not the operation's.
   return with_stack(Status::timeout(
       cat("rank ", at(), ": ", call_, " #", work_->sequence(), " of the group ", base::quoted(group_->name()),
-          " has not ended in the time of this wait(); it goes on."),
+          " has not ended before the timeout of this wait(); it goes on."),
       {.rank = at(), .op = call_, .sequence = work_->sequence(), .group = group_->name()}));
 }
 

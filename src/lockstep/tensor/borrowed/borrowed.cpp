@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "lockstep/backend/held_call.h"
-#include "lockstep/backend/meet_in_store.h"
 #include "lockstep/backend/members.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/backend/rounds.h"
+#include "lockstep/backend/store_barriers.h"
 #include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/same_call.h"
@@ -104,6 +104,7 @@ class BorrowedGroup final : public Backend, public backend::RoundStarter {
   Membership who_;
   const std::shared_ptr<CallbackThreads> threads_;  // shared with messages, which may outlive the group
   mutable backend::OpQueue queue_;                  // who asks for the failure may be the first to hear of it
+  backend::StoreBarriers barriers_{who_};           // of whoever runs an operation
   std::atomic<std::uint64_t> messages_ = 0;
 };
 
@@ -276,7 +277,7 @@ Status BorrowedGroup::monitored_barrier(const OpOptions& options) {
 }
 
 Status BorrowedGroup::meet(std::uint64_t sequence, const Deadline& deadline) {
-  if (who_.store()) return meet_in_store(who_, sequence, deadline, [this] { return failure(); });
+  if (who_.store()) return barriers_.meet(sequence, deadline, [this] { return failure(); });
   try {
     c10d::BarrierOptions barrier;
     barrier.timeout = milliseconds_to(deadline);
