@@ -1,7 +1,7 @@
 // One rank of the tests that are written in Python.
 //
-//   ddp_rank FOLDER          parity.py: does what case.json says, with the weights and batches of the folder,
-//                            and prints what comes of it as JSON lines, on rank 0
+//   ddp_rank FOLDER          parity.py: does what case.json says, with the weights and batches of the folder;
+//                            what comes of it rank 0 writes to lockstep.json, or prints for samplers
 //   ddp_rank --bitwise N     hosts_test.py: trains every net of nets.h beside one process, in N steps (50 for
 //                            the first), and says on each rank whether the bits are the same
 //   ddp_rank --killed VICTIM STEP US
@@ -11,12 +11,14 @@
 #include <sys/time.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -25,6 +27,7 @@
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "bitwise.h"
@@ -42,8 +45,13 @@ namespace {
 namespace nn = torch::nn;
 using nlohmann::json;
 
-// As the Python one: four layers of which some may be left out, a BatchNorm, and an unused one.
-struct Net : nn::Module {
+// The nets are the Python ones.
+struct ParityNet : nn::Module {
+  virtual at::Tensor forward(const at::Tensor& x, bool use_c, bool use_d) = 0;
+};
+
+// Four layers of which some may be left out, and a BatchNorm.
+struct Net : ParityNet {
   Net() {
     register_module("a", a);
     register_module("norm", norm);
@@ -51,7 +59,7 @@ struct Net : nn::Module {
     register_module("c", c);
     register_module("d", d);
   }
-  at::Tensor forward(const at::Tensor& x, bool use_c, bool use_d) {
+  at::Tensor forward(const at::Tensor& x, bool use_c, bool use_d) override {
     at::Tensor y = torch::relu(norm(a(x)));
     y = b(y);
     if (use_c) y = y + c(y);
@@ -65,35 +73,91 @@ struct Net : nn::Module {
   nn::Linear d{16, 16};
 };
 
+struct Wide : ParityNet {
+  Wide() {
+    const std::array widths = {8, 1500, 1100, 1900, 1300, 900, 1000, 16};
+    for (std::size_t i = 1; i < widths.size(); ++i) layers->push_back(nn::Linear(widths[i - 1], widths[i]));
+    register_module("layers", layers);
+  }
+  at::Tensor forward(const at::Tensor& x, bool /*use_c*/, bool /*use_d*/) override {
+    at::Tensor y = x;
+    for (const auto& layer : *layers) y = torch::tanh(3 * layer->as<nn::Linear>()->forward(y));
+    return y;
+  }
+  nn::ModuleList layers;
+};
+
+std::shared_ptr<ParityNet> make_parity_net(const std::string& name) {
+  if (name == "wide") return std::make_shared<Wide>();
+  return std::make_shared<Net>();
+}
+
 at::Tensor read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   return torch::jit::pickle_load(bytes).toTensor();
 }
 
+// All of them, or some hundreds of those of a large one.
 std::vector<double> numbers(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.detach().to(at::kDouble).contiguous();
+  const std::int64_t every = std::max<std::int64_t>(1, tensor.numel() / 500);
+  const at::Tensor flat = tensor.detach().reshape({-1}).slice(0, {}, {}, every).to(at::kDouble).contiguous();
   return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()};
 }
 
-json gradients(const Net& net) {
+json gradients(const ParityNet& net) {
   json all = json::object();
   for (const auto& item : net.named_parameters())
     all[item.key()] = item.value().grad().defined() ? json(numbers(item.value().grad())) : json();
   return all;
 }
 
-int train(const json& how, const std::string& folder) {
-  const int rank = lockstep::get_rank();
-  auto net = std::make_shared<Net>();
-  lockstep::load_state_dict(*net, folder + "/weights.pt");
+// Those of the last rank.
+json buffers(const ParityNet& net) {
+  json all = json::object();
+  for (const auto& item : net.named_buffers()) {
+    const at::Tensor copy = item.value().clone();
+    lockstep::broadcast(copy, {.src = lockstep::get_world_size() - 1});
+    all[item.key()] = numbers(copy);
+  }
+  return all;
+}
+
+template <typename T>
+void set(T& option, const json& how, const char* name) {
+  if (how.contains(name)) option = how[name].get<T>();
+}
+template <typename T>
+void set(std::optional<T>& option, const json& how, const char* name) {
+  if (how.contains(name)) option = how[name].get<T>();
+}
+
+lockstep::DataParallelOptions options_of(const json& how) {
   lockstep::DataParallelOptions options;
-  options.find_unused_parameters = how.value("find_unused_parameters", false);
-  options.static_graph = how.value("static_graph", false);
-  options.gradient_as_bucket_view = how.value("gradient_as_bucket_view", true);
-  if (how.contains("bucket_cap_mb")) options.bucket_cap_mb = how["bucket_cap_mb"].get<double>();
-  lockstep::DistributedDataParallel model(net, options);
+  set(options.find_unused_parameters, how, "find_unused_parameters");
+  set(options.static_graph, how, "static_graph");
+  set(options.gradient_as_bucket_view, how, "gradient_as_bucket_view");
+  set(options.forward_sync_buffers, how, "forward_sync_buffers");
+  set(options.broadcast_buffers, how, "broadcast_buffers");
+  set(options.skip_all_reduce_unused_params, how, "skip_all_reduce_unused_params");
+  set(options.delay_all_reduce_named_params, how, "delay_all_reduce_named_params");
+  set(options.param_to_hook_all_reduce, how, "param_to_hook_all_reduce");
+  set(options.bucket_cap_mb, how, "bucket_cap_mb");
+  set(options.bucket_cap_mb_list, how, "bucket_cap_mb_list");
+  set(options.batched_grad_copy, how, "batched_grad_copy");
+  return options;
+}
+
+// What each step has come to.
+json train(const json& how, const std::string& folder) {
+  const int rank = lockstep::get_rank();
+  const auto name = how["net"].get<std::string>();
+  const std::shared_ptr<ParityNet> net = make_parity_net(name);
+  lockstep::load_state_dict(*net, folder + "/" + name + ".pt");
+  for (const at::Tensor& buffer : net->buffers()) buffer.add_(rank);
+  lockstep::DistributedDataParallel model(net, options_of(how));
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  json steps = json::array();
   for (int step = 0; step < how["steps"].get<int>(); ++step) {
     const bool accumulate = how.value("accumulate", false) && step % 2 == 0;
     const at::Tensor x = read(folder + "/batch" + std::to_string(step) + "_" + std::to_string(rank));
@@ -106,21 +170,25 @@ int train(const json& how, const std::string& folder) {
     }
     const at::Tensor loss = forward();
     loss.backward();
-    if (rank == 0) {
-      json line = {{"loss", loss.item<double>()}, {"gradients", gradients(*net)}};
-      const lockstep::LoggingData data = model.logging_data();
-      line["logged"] = json::parse(data.json());
-      line["buckets"] = model.core().gradients().plan().buckets;
-      std::cout << line.dump() << "\n";
-    }
+    steps.push_back({{"loss", loss.item<double>()},
+                     {"gradients", gradients(*net)},
+                     {"buffers", buffers(*net)},
+                     {"logged", json::parse(model.logging_data().json())},
+                     {"buckets", model.core().gradients().plan().buckets}});
     optimizer.step();
     optimizer.zero_grad();
   }
-  return 0;
+  return steps;
+}
+
+json train_all(const json& trainings, const std::string& folder) {
+  json all = json::array();
+  for (const json& how : trainings) all.push_back(train(how, folder));
+  return all;
 }
 
 // What is an error there is one here: parity.py has the same situations for torch.
-int situations() {
+json situations() {
   using Options = lockstep::DataParallelOptions;
   json found = json::object();
   const auto raises = [&](const char* name, const std::function<void(Options)>& act) {
@@ -180,8 +248,7 @@ int situations() {
     lockstep::DistributedDataParallel model(std::make_shared<Net>(), options);
     model.set_runtime_logging_sample_rate(0);
   });
-  if (rank == 0) std::cout << found.dump() << "\n";
-  return 0;
+  return found;
 }
 
 int sample(const json& cases) {
@@ -269,7 +336,9 @@ int main(int count, char** words) {
   try {
     const auto world = lockstep::init_process_group();
     torch::set_num_threads(1);
-    return how.value("situations", false) ? situations() : train(how, folder);
+    const json found = how.contains("trainings") ? train_all(how["trainings"], folder) : situations();
+    if (lockstep::get_rank() == 0) std::ofstream(folder + "/lockstep.json") << found;
+    return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/reduction_error.h"
 #include "lockstep/tensor/tensor_test_support.h"
+#include "two_layers.h"
 
 namespace lockstep {
 namespace {
@@ -20,8 +22,8 @@ namespace {
 namespace nn = torch::nn;
 using tensor::expect_error;
 using tensor::run_world;
-
-at::Tensor ones() { return torch::ones({1, 2}); }
+using testing::ones;
+using testing::Two;
 
 // Throws in backward.
 struct Bomb : torch::autograd::Function<Bomb> {
@@ -32,25 +34,23 @@ struct Bomb : torch::autograd::Function<Bomb> {
   }
 };
 
-// Two layers, of which `use` says which are used.
-struct Two : nn::Module {
-  Two() {
-    register_module("first", first);
-    register_module("second", second);
-  }
-  at::Tensor forward(const at::Tensor& x, bool use_second = true) {
-    return use_second ? second(first(x)) : first(x);
-  }
+// With a bomb between the layers, for who asks for it.
+struct Mined : Two {
+  using Two::forward;
   at::Tensor forward(const at::Tensor& x, const char*) { return second(Bomb::apply(first(x))); }
-  nn::Linear first{2, 2};
-  nn::Linear second{2, 2};
 };
 
 TEST(Faults, AnUnusedParameterIsNamedWithItsRank) {
   run_world(3, [](int rank) {
+    // Nobody ends the model's group while another is still in its first pass.
+    const ProcessGroup apart = tensor::new_group({0, 1, 2});
+    const auto first_pass = [&](auto& model) {
+      model(ones()).sum().backward();
+      tensor::barrier({.group = apart});
+    };
     {  // In the last pass there is: the others are told when the model goes.
       DistributedDataParallel model(std::make_shared<Two>(), {.process_group = tensor::new_group({0, 1, 2})});
-      model(ones()).sum().backward();
+      first_pass(model);
       if (rank == 1) {
         model(ones(), false).sum().backward();
       } else {
@@ -60,7 +60,7 @@ TEST(Faults, AnUnusedParameterIsNamedWithItsRank) {
     }
     auto net = std::make_shared<Two>();
     DistributedDataParallel model(net);
-    model(ones()).sum().backward();
+    first_pass(model);
     if (rank == 1) {
       model(ones(), false).sum().backward();
       expect_error<ReductionError>([&] { model(ones()); },
@@ -72,10 +72,10 @@ TEST(Faults, AnUnusedParameterIsNamedWithItsRank) {
 }
 
 TEST(Faults, WhatOneRankThrowsIsHeardByTheOthers) {
-  const auto heard = [](const std::function<void(DistributedDataParallel<Two>&)>& fails,
+  const auto heard = [](const std::function<void(DistributedDataParallel<Mined>&)>& fails,
                         const std::vector<std::string>& words) {
     run_world(2, [&](int rank) {
-      DistributedDataParallel model(std::make_shared<Two>());
+      DistributedDataParallel model(std::make_shared<Mined>());
       model(ones()).sum().backward();
       if (rank == 1) {
         EXPECT_THROW(fails(model), std::exception);
@@ -180,91 +180,22 @@ TEST(Faults, WhatAHookGivesIsRefusedWithTheParametersAndWhatToDo) {
   });
 }
 
-TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
-  struct Case {
-    std::function<void(nn::Module&)> on_rank_one;
-    std::vector<std::string> words;
-    DataParallelOptions options_on_rank_one = {};
-  };
-  const auto nothing = [](nn::Module&) {};
-  const std::vector<Case> cases = {
-      {[](nn::Module& net) {
-         net.parameters()[0].set_data(torch::ones({3, 2}));
-       },
-       {"parameter \"weight\"", "[3, 2]", "[2, 2]"}},
-      {[](nn::Module& net) {
-         net.parameters()[0].set_data(torch::ones({2, 2}).t());
-       },
-       {"parameter \"weight\"", "strides [1, 2]", "strides [2, 1]"}},
-      {[](nn::Module& net) { net.to(at::kDouble); }, {"parameter \"weight\"", "Double", "Float"}},
-      {[](nn::Module& net) { net.parameters()[1].requires_grad_(false); }, {"\"bias\"", "no gradient"}},
-      {[](nn::Module& net) { net.register_parameter("more", torch::ones({1})); },
-       {"the parameter \"more\", which rank 0 has not"}},
-      {[](nn::Module& net) { net.register_buffer("later", torch::ones({1})); },
-       {"the buffer \"later\", which rank 0 has not"}},
-      {[](nn::Module& net) {
-         net.named_buffers()["state"].set_data(torch::ones({2, 1}));
-       },
-       {"buffer \"state\"", "[2, 1]", "[1, 2]"}},
-      {nothing, {"has no parameter \"bias\""}, {.parameters_and_buffers_to_ignore = {"bias"}}},
-      {nothing, {"\"bias\" where rank 0 has \"weight\""}, {.parameters_and_buffers_to_ignore = {"weight"}}},
-      {nothing, {"other options", "static_graph"}, {.static_graph = true}},
-      {nothing, {"other options", "forward_sync_buffers off"}, {.forward_sync_buffers = false}},
-      {nothing, {"other options", "weight sparse"}, {.sparse_parameters = {"weight"}}},
-      {nothing, {"other options", "buckets of 2097152"}, {.bucket_cap_mb = 2}},
-  };
-  run_world(3, [&](int rank) {
-    for (const Case& each : cases) {
-      nn::Linear net(2, 2);
-      net->register_buffer("state", torch::ones({1, 2}));
-      if (rank == 1) each.on_rank_one(*net);
-      std::vector<std::string> words = each.words;
-      words.push_back(cat("rank ", rank, ": DistributedDataParallel: the models differ: rank 1 "));
-      words.emplace_back("Wrap the same module with the same options on all ranks");
-      const DataParallelOptions options = rank == 1 ? each.options_on_rank_one : DataParallelOptions{};
-      expect_error([&] { DistributedDataParallel model(net, options); }, words);
-      tensor::barrier();  // the group lives on
+TEST(Faults, WhatAHookGivesForASparseGradientIsRefusedToo) {
+  run_world(2, [](int) {
+    for (const at::Tensor& wrong : {torch::ones({4, 2}), torch::ones({4, 2}, at::kDouble).to_sparse()}) {
+      nn::Embedding net(nn::EmbeddingOptions(4, 2).sparse(true));
+      DistributedDataParallel model(net, {.process_group = tensor::new_group({0, 1})});
+      model.register_comm_hook([&wrong](GradBucket& bucket) {
+        bucket.set_buffer(wrong);
+        return HookWork{};
+      });
+      tensor::barrier();
+      expect_error<ReductionError>(
+          [&] {
+            model(torch::tensor({1, 2})).sum().backward();
+          },
+          {"\"weight\"", "no sparse gradient", "Float"});
     }
-  });
-}
-
-TEST(Faults, WrongUseIsRefusedInWords) {
-  run_world(2, [](int rank) {
-    nn::Linear net(2, 2);
-    using Options = DataParallelOptions;
-    const auto refused = [&](const Options& options, const std::vector<std::string>& words) {
-      expect_error([&] { DistributedDataParallel model(net, options); }, words);
-    };
-    refused({.find_unused_parameters = true, .static_graph = true},
-            {"static_graph", "find_unused_parameters"});
-    refused({.bucket_cap_mb = 0}, {"bucket_cap_mb", "0"});
-    refused({.bucket_cap_mb_list = {1, -1}}, {"bucket_cap_mb_list", "-1"});
-    refused({.sparse_parameters = {"weigth"}}, {"sparse_parameters", "\"weigth\""});
-    refused({.parameters_and_buffers_to_ignore = {"weigth"}},
-            {"ignore", "\"weigth\"", "no parameter or buffer"});
-    DistributedDataParallel one_bucket(net, {.bucket_cap_mb = 1e300});
-    refused({.bucket_cap_mb = 1, .bucket_cap_mb_list = {1}}, {"bucket_cap_mb_list"});
-    refused({.skip_all_reduce_unused_params = true}, {"skip_all_reduce_unused_params"});
-    const ProcessGroup one = tensor::new_group({0});
-    if (rank == 1) refused({.process_group = one}, {"no member"});
-    nn::Linear frozen(2, 2);
-    for (const at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
-    expect_error([&] { DistributedDataParallel model(frozen); }, {"no parameter that needs a gradient"});
-
-    DistributedDataParallel model(net);
-    model.register_comm_hook(noop_hook());
-    expect_error([&] { model.register_comm_hook(noop_hook()); }, {"noop", "before"});
-    DistributedDataParallel late(net);
-    late(ones()).sum().backward();
-    expect_error([&] { late.register_comm_hook(noop_hook()); }, {"before the first"});
-
-    refused({.delay_all_reduce_named_params = {"bias"}}, {"param_to_hook_all_reduce", "together"});
-    refused({.delay_all_reduce_named_params = {"bias"}, .param_to_hook_all_reduce = "wait"},
-            {"param_to_hook_all_reduce", "wait"});
-    refused({.static_graph = true,
-             .delay_all_reduce_named_params = {"bias"},
-             .param_to_hook_all_reduce = "weight"},
-            {"delay_all_reduce_named_params", "static_graph"});
   });
 }
 
@@ -392,160 +323,6 @@ TEST(Faults, ARankThatIsOutOfMemoryTellsTheOthers) {
   }
 }
 
-TEST(Faults, ANeedlessSearchIsWarnedAboutOnce) {
-  run_world(2, [](int) {
-    DistributedDataParallel model(std::make_shared<Two>(), {.find_unused_parameters = true});
-    ::testing::internal::CaptureStderr();
-    for (int step = 0; step < 3; ++step) model(ones()).sum().backward();
-    const std::string said = ::testing::internal::GetCapturedStderr();
-    const auto first = said.find("find_unused_parameters is set");
-    EXPECT_NE(first, std::string::npos);
-    EXPECT_EQ(said.find("find_unused_parameters is set", first + 1), std::string::npos);
-  });
-}
-
-// A layer, and a tensor that was never registered.
-struct Careless : nn::Module {
-  Careless() { register_module("layer", layer); }
-  at::Tensor forward(const at::Tensor& x) { return layer(x) * scale; }
-  nn::Linear layer{2, 2};
-  at::Tensor scale = torch::ones({1, 2}, at::TensorOptions().requires_grad(true));
-};
-
-std::size_t times_warned(const std::string& said) {
-  std::size_t times = 0;
-  const std::string sentence = "no parameter of the module";
-  for (auto at = said.find(sentence); at != std::string::npos; at = said.find(sentence, at + 1)) ++times;
-  return times;
-}
-
-TEST(Faults, ATensorThatWasNotRegisteredIsWarnedAboutOnce) {
-  run_world(2, [](int rank) {
-    DistributedDataParallel model(std::make_shared<Careless>());
-    ::testing::internal::CaptureStderr();
-    for (int step = 0; step < 3; ++step) model(ones()).sum().backward();
-    const std::string said = ::testing::internal::GetCapturedStderr();
-    EXPECT_EQ(times_warned(said), 1U) << said;
-    EXPECT_THAT(said, ::testing::HasSubstr(cat("rank ", rank, ": DistributedDataParallel: forward uses 1")));
-    EXPECT_THAT(said, ::testing::HasSubstr("Float of shape [1, 2]"));
-    EXPECT_THAT(said, ::testing::HasSubstr("register_parameter()"));
-  });
-}
-
-TEST(Faults, WhatBelongsToOthersIsNotWarnedAbout) {
-  struct Inputs {
-    at::Tensor x;
-  };
-  struct Taking : nn::Module {
-    Taking() { register_module("layer", layer); }
-    at::Tensor forward(const Inputs& inputs) { return layer(inputs.x); }
-    at::Tensor forward(const std::vector<at::Tensor>& both) { return layer(both[0]) * both[1]; }
-    nn::Linear layer{2, 2};
-  };
-  run_world(2, [](int) {
-    ::testing::internal::CaptureStderr();
-    nn::Linear before(2, 2);
-    const at::Tensor leaf = ones().requires_grad_();
-    DistributedDataParallel first(std::make_shared<Two>());
-    DistributedDataParallel second(std::make_shared<Two>());
-    second(first(before(leaf))).sum().backward();
-    DistributedDataParallel taking(std::make_shared<Taking>());
-    taking(std::vector{before(leaf), leaf}).sum().backward();
-    DistributedDataParallel opaque(std::make_shared<Taking>());  // what it is given cannot be looked into
-    opaque(Inputs{before(leaf)}).sum().backward();
-    DistributedDataParallel ignoring(std::make_shared<Two>(),
-                                     {.parameters_and_buffers_to_ignore = {"first.weight"}});
-    ignoring(leaf).sum().backward();
-    EXPECT_EQ(times_warned(::testing::internal::GetCapturedStderr()), 0U);
-  });
-}
-
-TEST(Faults, AModelThatIsGoneLeavesItsModuleAsItWas) {
-  run_world(2, [](int rank) {
-    nn::Linear net(2, 2);
-    at::Tensor loss;
-    {
-      DistributedDataParallel model(net);
-      loss = model(rank * ones()).sum();
-    }
-    loss.backward();
-    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank));
-    net->zero_grad();
-    DistributedDataParallel again(net);
-    again(rank * ones()).sum().backward();
-    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 0.5));
-    again.remove_autograd_hooks();
-    net->zero_grad();
-    again(rank * ones()).sum().backward();
-    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank));
-  });
-}
-
-TEST(Faults, AModelThatOutlivesItsWorldSaysSo) {
-  EXPECT_OK(testing::ProcessWorld(2, std::chrono::minutes(3)).run([](const SpawnedRank& rank) {
-    nn::Linear net(2, 2);
-    std::optional<DistributedDataParallel<nn::LinearImpl>> model;
-    at::Tensor loss;
-    {
-      const auto world = init_process_group({.environment = rank.environment});
-      model.emplace(net);
-      (*model)(ones()).sum().backward();
-      loss = (*model)(ones()).sum();
-    }
-    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1));
-    net->zero_grad(false);
-    expect_error([&] { loss.backward(); }, {"init_process_group"});
-    expect_error([&] { (*model)(ones()).sum().backward(); }, {"init_process_group"});
-    const torch::NoGradGuard no_grad;
-    EXPECT_EQ((*model)(ones()).numel(), 2);
-  }));
-}
-
-TEST(Faults, GradientsOfAnotherKindOrTooLateAreNamedWithWhatToDo) {
-  struct Looks : nn::Module {
-    Looks() { table = register_parameter("table", torch::ones({3, 2})); }
-    at::Tensor forward(const at::Tensor& i) { return torch::embedding(table, i, -1, false, /*sparse=*/true); }
-    at::Tensor table;
-  };
-  run_world(2, [](int rank) {
-    const auto at = cat("rank ", rank);
-    const auto group = [] { return tensor::new_group({0, 1}); };
-    DistributedDataParallel looks(std::make_shared<Looks>(), {.process_group = group()});
-    DistributedDataParallel dense(std::make_shared<Two>(),
-                                  {.process_group = group(), .sparse_parameters = {"first.weight"}});
-    DistributedDataParallel late(std::make_shared<Two>(),
-                                 {.process_group = group(),
-                                  .delay_all_reduce_named_params = {"first.weight", "second.weight"},
-                                  .param_to_hook_all_reduce = "second.weight"});
-    tensor::barrier();
-    expect_error<ReductionError>(
-        [&] {
-          looks(torch::tensor({1, 2})).sum().backward();
-        },
-        {at, "\"table\"", "sparse_parameters"});
-    expect_error<ReductionError>([&] { dense(ones()).sum().backward(); },
-                                 {at, "\"first.weight\"", "leave the parameter out of sparse_parameters"});
-    expect_error<ReductionError>([&] { late(ones()).sum().backward(); },
-                                 {at, "\"first.weight\"", "whose gradient comes last"});
-  });
-}
-
-TEST(Faults, AHookMayBeRegisteredBetweenForwardAndBackward) {
-  run_world(2, [](int rank) {
-    nn::Linear net(2, 2);
-    DistributedDataParallel model(net);
-    const at::Tensor loss = model((rank + 1) * ones()).sum();
-    model.register_comm_hook(noop_hook());
-    loss.backward();  // with the hook of its forward
-    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1.5));
-    net->zero_grad();
-    model((rank + 1) * ones()).sum().backward();
-    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank + 1));
-    model.remove_autograd_hooks();
-    expect_error([&] { model.update_process_group({}); }, {"update_process_group", "hooks were removed"});
-  });
-}
-
 TEST(Faults, AStaticGraphThatChangesIsNoticed) {
   run_world(2, [](int) {
     auto net = std::make_shared<Two>();
@@ -555,34 +332,6 @@ TEST(Faults, AStaticGraphThatChangesIsNoticed) {
     model(ones(), false).sum().backward();
     tensor::barrier();
     expect_error<DistBackendError>([&] { model(ones(), true).sum().backward(); }, {"second", "static_graph"});
-  });
-}
-
-TEST(Faults, OutputsThatTheLossDoesNotUseAreNoFault) {
-  struct Forked : nn::Module {
-    Forked() {
-      register_module("left", left);
-      register_module("right", right);
-    }
-    std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {left(x), right(x)}; }
-    nn::Linear left{2, 2};
-    nn::Linear right{2, 2};
-  };
-  run_world(2, [](int rank) {
-    auto net = std::make_shared<Forked>();
-    DistributedDataParallel model(net, {.find_unused_parameters = true});
-    for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
-      auto [left, right] = model((rank + 1) * ones());
-      left.sum().backward();
-      EXPECT_TRUE(tensor::all_equal(net->left->weight.grad(), 1.5));
-      EXPECT_FALSE(net->right->weight.grad().defined());
-    }
-    // On one rank alone: averaged with nothing.
-    net->zero_grad();
-    auto [left, right] = model((rank + 1) * ones());
-    (rank == 0 ? left : left + right).sum().backward();
-    EXPECT_TRUE(tensor::all_equal(net->right->weight.grad(), 1));
   });
 }
 

@@ -1,15 +1,14 @@
-// What a wrapped model is to its user: names, state, kinds of modules, buffers, what it says of itself.
+// What a wrapped model is to its user: names, kinds of modules, groups, what it says of itself.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/serialize.h>
 #include <torch/utils.h>
 
+#include <map>
 #include <optional>
-#include <sstream>
 
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
@@ -22,6 +21,7 @@ namespace {
 namespace nn = torch::nn;
 using tensor::run_world;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Two layers; forward takes and gives what forward may.
 struct PairImpl : nn::Module {
@@ -141,41 +141,6 @@ TEST(Model, InsideAnotherReducesItsOwnPartForItsOwnGroup) {
   });
 }
 
-TEST(Model, SavedStateHasNoPrefix) {
-  run_world(2, [](int rank) {
-    nn::Sequential plain(nn::Linear(3, 4), nn::BatchNorm1d(4));
-    nn::Sequential wrapped(nn::Linear(3, 4), nn::BatchNorm1d(4));
-    DistributedDataParallel model(wrapped);
-    std::stringstream bytes;
-    torch::save(std::shared_ptr<nn::Module>(std::shared_ptr<nn::Module>(), &model), bytes);
-    torch::load(plain, bytes);
-    EXPECT_TRUE(at::equal(plain[0]->as<nn::Linear>()->weight, wrapped[0]->as<nn::Linear>()->weight));
-    {
-      const torch::NoGradGuard no_grad;
-      plain[0]->as<nn::Linear>()->weight.fill_(rank + 1);
-    }
-    std::stringstream back;
-    torch::save(plain, back);
-    torch::serialize::InputArchive archive;
-    archive.load_from(back);
-    model.load(archive);
-    EXPECT_TRUE(tensor::all_equal(wrapped[0]->as<nn::Linear>()->weight, rank + 1));
-  });
-}
-
-TEST(Model, StartsWithTheValuesOfRankZero) {
-  run_world(3, [](int rank) {
-    torch::manual_seed(rank);
-    nn::Sequential net(nn::Linear(3, 4), nn::BatchNorm1d(4));
-    net[1]->as<nn::BatchNorm1d>()->running_mean.fill_(rank);
-    DistributedDataParallel model(net);
-    torch::manual_seed(0);
-    const nn::Linear same(3, 4);
-    EXPECT_TRUE(at::equal(net[0]->as<nn::Linear>()->weight, same->weight));
-    EXPECT_TRUE(tensor::all_equal(net[1]->as<nn::BatchNorm1d>()->running_mean, 0));
-  });
-}
-
 TEST(Model, TakesEveryKindOfModuleAndForward) {
   run_world(2, [](int rank) {
     const at::Tensor x = torch::full({2, 3}, rank + 1.);
@@ -196,6 +161,16 @@ TEST(Model, TakesEveryKindOfModuleAndForward) {
     EXPECT_THAT(names(from_jit), ElementsAre("weight"));
     from_jit(std::vector<c10::IValue>{x}).toTuple()->elements()[0].toTensor().sum().backward();
     EXPECT_TRUE(tensor::all_equal(from_jit.parameters()[0].grad(), 2 * 1.5));
+    // Outputs that share their memory are two.
+    torch::jit::Module twice("Twice");
+    twice.register_parameter("weight", torch::ones({3, 2}).requires_grad_(), false);
+    twice.define(
+        "def forward(self, x):\n  y = x.matmul(self.weight)\n  return {'plain': [y.detach()], 'graph': "
+        "[y]}\n");
+    DistributedDataParallel from_twice(twice, {.find_unused_parameters = true});
+    const c10::IValue both = from_twice(std::vector<c10::IValue>{x});
+    both.toGenericDict().at("graph").toListRef()[0].toTensor().sum().backward();
+    EXPECT_TRUE(tensor::all_equal(from_twice.parameters()[0].grad(), 2 * 1.5));
 
     struct Keeps : nn::Module {
       Keeps() { register_module("layer", layer); }
@@ -262,109 +237,6 @@ TEST(Model, EvaluatesWithoutTheOthers) {
   });
 }
 
-TEST(Model, BuffersAreThoseOfRankZeroBeforeForward) {
-  run_world(2, [](int rank) {
-    nn::BatchNorm1d net(2);
-    DistributedDataParallel model(net);
-    net->running_mean.fill_(rank + 5);
-    const auto version = net->running_var._version();
-    net->train(false);
-    model.train();
-    net->options.momentum(0);
-    model(torch::randn({4, 2}));
-    EXPECT_TRUE(tensor::all_equal(net->running_mean, 5));
-    EXPECT_LE(net->running_var._version(), version + 1);  // by the module's own update
-
-    nn::BatchNorm1d own(2);
-    DistributedDataParallel apart(own, {.forward_sync_buffers = false});
-    own->options.momentum(0);
-    own->running_mean.fill_(rank + 5);
-    apart(torch::randn({4, 2})).sum().backward();
-    EXPECT_TRUE(tensor::all_equal(own->running_mean, rank + 5));
-
-    std::vector<std::string> seen;
-    nn::BatchNorm1d hooked(2);
-    DistributedDataParallel with_hook(hooked);
-    with_hook.register_buffer_comm_hook(
-        [&](const ddp::NamedTensors& buffers) {
-          for (const auto& [name, buffer] : buffers) seen.push_back(name);
-        },
-        BufferHookLocation::kPostForward);
-    with_hook(torch::randn({4, 2}));
-    EXPECT_THAT(seen, ElementsAre("running_mean", "running_var", "num_batches_tracked"));
-    with_hook.register_buffer_comm_hook([&](const ddp::NamedTensors&) { hooked->running_mean.fill_(7); },
-                                        BufferHookLocation::kPreForward);
-    hooked->options.momentum(0);
-    with_hook(torch::randn({4, 2}));
-    EXPECT_TRUE(tensor::all_equal(hooked->running_mean, 7));
-  });
-}
-
-// A layer, and a buffer that is the rank's number when it is made.
-struct NumberedImpl : nn::Module {
-  explicit NumberedImpl(int rank) : layer(register_module("layer", nn::Linear(2, 2))) {
-    number = register_buffer("number", torch::full({2}, rank));
-  }
-  at::Tensor forward(const at::Tensor& x) { return layer(x); }
-  nn::Linear layer;
-  at::Tensor number;
-};
-TORCH_MODULE(Numbered);
-
-TEST(Model, OptionsSayWhichBuffersAreRankZeros) {
-  struct Case {
-    DataParallelOptions options;
-    bool at_construction;
-    bool before_forward;
-  };
-  const std::vector<Case> cases = {
-      {{}, true, true},
-      {{.forward_sync_buffers = false}, true, false},
-      {{.broadcast_buffers = false}, false, false},
-      {{.forward_sync_buffers = true, .broadcast_buffers = false}, true, true},
-      {{.init_sync = false}, false, true},
-      {{.parameters_and_buffers_to_ignore = {"number"}}, false, false},
-  };
-  run_world(2, [&](int rank) {
-    for (const Case& each : cases) {
-      torch::manual_seed(rank);
-      Numbered net(rank);
-      const at::Tensor weight = net->layer->weight.detach().clone();
-      DistributedDataParallel model(net, each.options);
-      EXPECT_TRUE(tensor::all_equal(net->number, each.at_construction ? 0 : rank));
-      EXPECT_EQ(at::equal(net->layer->weight, weight), rank == 0 || !each.options.init_sync);
-      net->number.fill_(rank + 5);
-      const auto version = net->number._version();
-      model(torch::ones({1, 2})).sum().backward();
-      EXPECT_TRUE(tensor::all_equal(net->number, each.before_forward ? 5 : rank + 5));
-      EXPECT_EQ(net->number._version(), version);
-      // Another tensor in its place, and one that is new.
-      net->number.set_data(torch::full({3}, rank + 9));
-      const at::Tensor later = net->register_buffer("later", torch::full({2}, rank + 7));
-      model(torch::ones({1, 2})).sum().backward();
-      const bool is_ignored = !each.options.parameters_and_buffers_to_ignore.empty();
-      EXPECT_TRUE(tensor::all_equal(net->number, each.before_forward ? 9 : rank + 9));
-      EXPECT_TRUE(tensor::all_equal(later, each.before_forward || is_ignored ? 7 : rank + 7));
-    }
-  });
-}
-
-TEST(Model, IgnoredAndFrozenParametersStayAsTheyAre) {
-  run_world(2, [](int rank) {
-    nn::Sequential net(nn::Linear(2, 2), nn::Linear(2, 2));
-    net[0]->as<nn::Linear>()->bias.requires_grad_(false);
-    {
-      const torch::NoGradGuard no_grad;
-      net[1]->as<nn::Linear>()->weight.fill_(rank);
-    }
-    DistributedDataParallel model(net, {.parameters_and_buffers_to_ignore = {"1.weight"}});
-    EXPECT_TRUE(tensor::all_equal(net[1]->as<nn::Linear>()->weight, rank));
-    model(torch::full({1, 2}, 1.)).sum().backward();
-    model(torch::full({1, 2}, 1.)).sum().backward();
-    EXPECT_FALSE(net[0]->as<nn::Linear>()->bias.grad().defined());
-  });
-}
-
 TEST(Model, SaysWhatItDoes) {
   run_world(2, [](int rank) {
     nn::Sequential net(nn::Linear(4, 4), nn::Linear(4, 2));
@@ -400,7 +272,7 @@ TEST(Model, IsIntroducedAndMadeInFewOperations) {
     DistributedDataParallel model(net, {.static_graph = true, .bucket_cap_mb = 2});
     EXPECT_THAT(::testing::internal::GetCapturedStderr(),
                 ::testing::ContainsRegex("DDP initialized with .*Sequential.*: 6 parameters, .* world of 2, "
-                                         "buckets of 2097152, 2097152 bytes, static_graph; .*master_port="));
+                                         "buckets of 2097152, 2097152 bytes, static_graph; .*="));
     EXPECT_EQ(broadcasts, 2);  // of all parameters, and of all buffers
   });
   run_world(1, [](int) {
@@ -412,6 +284,27 @@ TEST(Model, IsIntroducedAndMadeInFewOperations) {
     EXPECT_EQ(operations, 0);
     EXPECT_EQ(model.core().gradients().buckets(), 0U);  // nothing is made, and nobody listens
   });
+}
+
+TEST(Model, IsIntroducedWithTheVariablesOfItsJob) {
+  const std::map<std::string, std::string> told = {{"GLOO_SOCKET_IFNAME", "lo"},
+                                                   {"NCCL_ALGO", "Ring"},
+                                                   {"OMP_PROC_BIND", "true"},
+                                                   {"TORCH_NCCL_TRACE_BUFFER_SIZE", "3"}};
+  EXPECT_OK(testing::ProcessWorld(2).run([&](const SpawnedRank& rank) {
+    Environment environment = rank.environment;
+    environment.all.insert(told.begin(), told.end());
+    environment.all.emplace("API_TOKEN", "not told");
+    const auto world = init_process_group({.environment = environment});
+    ::testing::internal::CaptureStderr();
+    base::configure_logging({.level = base::LogLevel::kInfo});
+    DistributedDataParallel model(nn::Linear(2, 2));
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    for (const auto& [name, value] : told) EXPECT_THAT(said, HasSubstr(name + "=" + value));
+    for (const char* name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+      EXPECT_THAT(said, HasSubstr(cat(' ', name, '=', environment.all.at(name))));
+    EXPECT_THAT(said, ::testing::Not(HasSubstr("API_TOKEN")));
+  }));
 }
 
 TEST(Model, GoesOnInAnotherGroupAlsoWithARankThatIsNewThere) {

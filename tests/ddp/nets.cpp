@@ -143,9 +143,12 @@ class Gpt final : public Net {
   nn::ModuleList norms_;
 };
 
+// 1 leaves the left branch out, 2 the right one, 0 none.
+using LeftOut = int (*)(int rank, int step);
+
 class Branches final : public Net {
  public:
-  Branches() {
+  explicit Branches(LeftOut left_out) : left_out_(left_out) {
     register_module("trunk", trunk_);
     register_module("left", left_);
     register_module("right", right_);
@@ -160,16 +163,20 @@ class Branches final : public Net {
     return sum;
   }
   Batch batch(int rank, int step) const override {
-    const int which = step % 3 == 0 ? 0 : step % 3 == 1 ? 1 : 1 + rank % 2;
-    return {numbers({4, 5}, rank, step), torch::tensor(which)};
+    return {numbers({4, 5}, rank, step), torch::tensor(left_out_(rank, step))};
   }
 
  private:
+  const LeftOut left_out_;
   nn::Linear trunk_{5, 5};
   nn::Linear left_{5, 3};
   nn::Linear right_{5, 3};
   nn::Linear never_{2, 2};
 };
+
+int another_on_odd_ranks(int rank, int step) { return step % 3 == 0 ? 0 : step % 3 == 1 ? 1 : 1 + rank % 2; }
+int the_same_on_all_ranks(int /*rank*/, int step) { return step % 3; }
+int always_the_left(int /*rank*/, int /*step*/) { return 1; }
 
 class Mixed final : public Net {
  public:
@@ -210,7 +217,9 @@ std::shared_ptr<Net> make_net(const std::string& name) {
   if (name == "lstm") return std::make_shared<Lstm>();
   if (name == "embedding") return std::make_shared<Words>();
   if (name == "gpt") return std::make_shared<Gpt>();
-  if (name == "branches") return std::make_shared<Branches>();
+  if (name == "branches") return std::make_shared<Branches>(another_on_odd_ranks);
+  if (name == "same_branches") return std::make_shared<Branches>(the_same_on_all_ranks);
+  if (name == "one_branch") return std::make_shared<Branches>(always_the_left);
   if (name == "mixed") return std::make_shared<Mixed>();
   throw std::invalid_argument("no net is called " + name);
 }

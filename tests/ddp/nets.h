@@ -17,9 +17,10 @@ class Net : public torch::nn::Module {
   virtual Batch batch(int rank, int step) const = 0;
 };
 
-// "mlp", "cnn" (with BatchNorm), "lstm", "embedding" (sparse gradients), "gpt", "branches" (every second step
-// leaves a branch unused, on odd ranks another), "mixed" (parameters of two types, odd strides, an empty and
-// a shared one). The same weights for the same name.
+// "mlp", "cnn" (with BatchNorm), "lstm", "embedding" (sparse gradients), "gpt", "branches" (two of three
+// steps leave a branch unused, the last of them another on odd ranks), "same_branches" (the same one on all
+// ranks), "one_branch" (always the same one), "mixed" (parameters of two types, odd strides, an empty and a
+// shared one). The same weights for the same name.
 std::shared_ptr<Net> make_net(const std::string& name);
 
 }  // namespace lockstep::testing

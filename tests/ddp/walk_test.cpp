@@ -109,9 +109,9 @@ void pass(int rank, Shared& shared) {
     while (!shared.sleeping.load()) std::this_thread::yield();
     return loss.backward();
   }
-  Stack begun;
+  Stack begun;  // the first, which is the gradients'
   const auto watching = observe([&](const OperationEvent& event) {
-    if (event.phase == OperationPhase::kPre) begun = stack();
+    if (event.phase == OperationPhase::kPre && begun.empty()) begun = stack();
   });
   sleeps().seen = &shared.sleeping;
   std::atomic<bool>& watched = shared.tcp ? sleeps().in_poll : sleeps().in_futex;

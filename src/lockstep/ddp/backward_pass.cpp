@@ -19,6 +19,7 @@ BackwardPass::BackwardPass(const PassParts& parts, Expectation expected)
       left_(expected_.times),
       pending_(parts.gradients.buckets()),
       works_(parts.gradients.buckets()),
+      skipped_(parts.gradients.buckets(), false),
       with_graph_(parts.gradients.size()),
       deferred_(parts.gradients.size()) {
   for (std::size_t b = 0; b < pending_.size(); ++b) pending_[b] = parts_.gradients.plan().buckets[b].size();
@@ -222,19 +223,33 @@ void BackwardPass::count_down(std::size_t bucket) {
   }
 }
 
-bool BackwardPass::skipped(std::size_t bucket) const {
+bool BackwardPass::may_skip(std::size_t bucket) const {
   if (!parts_.skip_unused) return false;
   const std::vector<Parameter>& parameters = parts_.gradients.plan().buckets[bucket];
   return std::all_of(parameters.begin(), parameters.end(),
-                     [&](Parameter i) { return expected_.times[i] == 0; });
+                     [&](Parameter i) { return expected_.times[i] == 0 && !parts_.used.used_here(i); });
+}
+
+void BackwardPass::check_skipped(std::size_t bucket) const {
+  if (!skipped_[bucket]) return;
+  for (const Parameter parameter : parts_.gradients.plan().buckets[bucket]) {
+    if (!parts_.used.used_anywhere(parameter)) continue;
+    refuse(cat("the parameter ", base::quoted(parts_.gradients.name(parameter)),
+               " was used by another rank, but not by this one, which has left out its bucket "
+               "(skip_all_reduce_unused_params). With that option all ranks must use the same parameters; "
+               "leave it out where they do not."));
+  }
 }
 
 void BackwardPass::launch(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   copy_deferred(bucket);
-  tell(PassPhase::kLaunched, bucket);
-  parts_.gradients.bucket(bucket).set_group(parts_.group);
-  if (!skipped(bucket)) works_[bucket] = parts_.hook->reduce(parts_.gradients.bucket(bucket));
+  skipped_[bucket] = may_skip(bucket);
+  if (!skipped_[bucket]) {
+    tell(PassPhase::kLaunched, bucket);
+    parts_.gradients.bucket(bucket).set_group(parts_.group);
+    works_[bucket] = parts_.hook->reduce(parts_.gradients.bucket(bucket));
+  }
   if (bucket + 1 < works_.size()) return;
   map_ = parts_.used.local_map();
   if (!map_.defined()) return;
@@ -258,9 +273,12 @@ void BackwardPass::settle(std::size_t bucket) {
 
 void BackwardPass::finish() {
   const at::NoGradGuard no_grad;
-  for (std::size_t b = 0; b < works_.size(); ++b) settle(b);
+  for (std::size_t b = 0; b < works_.size(); ++b) {
+    if (!skipped_[b]) settle(b);
+  }
   map_work_.wait();
   parts_.used.end_pass(map_);
+  for (std::size_t b = 0; b < works_.size(); ++b) check_skipped(b);
   for (Parameter parameter = 0; parameter < parts_.gradients.size(); ++parameter) hand_back(parameter);
   for (std::size_t b = 0; b < works_.size(); ++b) parts_.gradients.bucket(b).clear();
   tell(PassPhase::kFinished, works_.size());
@@ -270,7 +288,7 @@ void BackwardPass::hand_back(Parameter parameter) {
   const auto [index, place] = parts_.gradients.place(parameter);
   GradBucket& bucket = parts_.gradients.bucket(index);
   tensor::GradientSlot& slot = parts_.gradients.slot(parameter);
-  if (!parts_.used.used_anywhere(parameter) || skipped(index)) return restore(parameter);
+  if (!parts_.used.used_anywhere(parameter) || skipped_[index]) return restore(parameter);
   if (bucket.sparse()) return slot.set_gradient(bucket.buffer());
   const at::Tensor& view = bucket.view(place);
   if (const at::Tensor& graph = with_graph_[parameter]; graph.defined()) {

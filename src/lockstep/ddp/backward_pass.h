@@ -91,7 +91,9 @@ class BackwardPass {
   void hand_back(Parameter parameter);
   void restore(Parameter parameter);
   void tell(PassPhase phase, std::size_t index, Duration running = {}, Duration waiting = {}) const;
-  bool skipped(std::size_t bucket) const;
+  // Whether this rank has nothing for the bucket, and leaves it out.
+  bool may_skip(std::size_t bucket) const;
+  void check_skipped(std::size_t bucket) const;
   [[noreturn]] void refuse(const std::string& what) const;
 
   const PassParts parts_;
@@ -108,6 +110,7 @@ class BackwardPass {
 
   // By whoever launches, then by finish().
   std::vector<HookWork> works_;
+  std::vector<bool> skipped_;  // by bucket
   at::Tensor map_;
   tensor::WorkHandle map_work_;
   // Of parameters that this rank has not used: their gradients as they were.

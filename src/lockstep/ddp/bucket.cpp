@@ -124,9 +124,12 @@ bool GradBucket::holds(std::size_t place, const at::Tensor& gradient) const {
 
 std::string GradBucket::settle() {
   if (sparse_) {
-    if (!buffer_.defined() || buffer_.sizes() != locals_.front().sizes())
-      return "the hook has given no sparse gradient of the parameter's shape";
-    return {};
+    const at::Tensor& local = locals_.front();
+    if (buffer_.defined() && buffer_.is_sparse() && buffer_.sizes() == local.sizes() &&
+        buffer_.scalar_type() == local.scalar_type())
+      return {};
+    return cat("the hook has given no sparse gradient of the parameter's shape and type, ",
+               c10::toString(local.scalar_type()));
   }
   if (buffer_.is_same(home_)) return {};
   const at::Tensor given = std::exchange(buffer_, home_);

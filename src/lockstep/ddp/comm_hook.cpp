@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/text.h"
+#include "lockstep/ddp/options.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep::ddp {
@@ -87,13 +88,16 @@ CommHookPtr bf16_compress_hook(const std::optional<tensor::ProcessGroup>& group)
   return bf16_compress_wrapper(all_reduce_hook(group));
 }
 CommHookPtr fp16_compress_wrapper(CommHookPtr hook) {
+  if (!hook) refuse("fp16_compress_wrapper: the hook is null.");
   return std::make_shared<CompressHook>(at::kHalf, std::move(hook));
 }
 CommHookPtr bf16_compress_wrapper(CommHookPtr hook) {
+  if (!hook) refuse("bf16_compress_wrapper: the hook is null.");
   return std::make_shared<CompressHook>(at::kBFloat16, std::move(hook));
 }
 CommHookPtr noop_hook() { return std::make_shared<NoopHook>(); }
 CommHookPtr function_hook(std::function<HookWork(GradBucket&)> function, std::string name) {
+  if (!function) refuse("register_comm_hook: the hook is an empty function.");
   return std::make_shared<FunctionHook>(std::move(function), std::move(name));
 }
 

@@ -7,9 +7,11 @@
 //
 // It is called once for each bucket and synchronised backward pass, in the same order of buckets on all
 // ranks, while the rest of the backward pass goes on. It starts the communication and returns; when the
-// backward pass is over, the work of each bucket is waited for in that order, and then its `then` is called,
-// which may communicate again and need not hurry. What then is in the bucket's buffer is what the gradients
-// become: a hook owns its scaling, and the default mean is a hook like any other.
+// backward pass is over, the work of each bucket is waited for in that order, and then its `then` is called.
+// What then is in the bucket's buffer is what the gradients become: a hook owns its scaling, and the default
+// mean is a hook like any other. A hook of several rounds, of which one needs what the last has brought,
+// returns one work of all of them: all_reduce_rounds() in tensor/rounds.h, whose rounds follow each other
+// while backward goes on, before those of the next bucket.
 //
 // Thread safety: a hook is called by one thread at a time, with no lock held, but not always by the same.
 // Errors: what a hook throws ends the backward pass of this rank, and the group: the other ranks get
@@ -29,7 +31,7 @@ namespace lockstep::ddp {
 
 struct HookWork {
   tensor::WorkHandle work = {};     // waited for at the end of the backward pass
-  std::function<void()> then = {};  // called after that
+  std::function<void()> then = {};  // called after that; does not communicate
 };
 
 class CommHook {

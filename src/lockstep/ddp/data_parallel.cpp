@@ -19,58 +19,12 @@ constexpr Logger kLog("ddp");
 
 }  // namespace
 
-std::shared_ptr<DataParallel> DataParallel::make(std::unique_ptr<ModuleView> module,
-                                                 DataParallelOptions options) {
-  check(options);
-  const std::vector<std::string>& ignored = options.parameters_and_buffers_to_ignore =
-      names_to_ignore(*module, std::move(options.parameters_and_buffers_to_ignore));
-  NamedTensors parameters = without_repeats(module->parameters(), ignored);
-  if (options.init_sync) {
-    NamedTensors buffers;
-    if (shares_buffers(options)) buffers = without_repeats(module->buffers(), ignored);
-    check_same_on_all_ranks({parameters, std::move(buffers), settings_text(options)}, options.process_group);
-    broadcast_from_first(parameters, options.process_group);
-  }
-  const auto frozen = [](const auto& named) { return !named.second.requires_grad(); };
-  parameters.erase(std::remove_if(parameters.begin(), parameters.end(), frozen), parameters.end());
-  if (parameters.empty())
-    refuse(
-        "the module has no parameter that needs a gradient, or all are ignored or belong to a "
-        "DistributedDataParallel inside it, so there is nothing to reduce; use the module itself.");
-  std::shared_ptr<DataParallel> made(new DataParallel(std::move(module), options, std::move(parameters)));
-  made->start();
-  return made;
-}
-
-DataParallel::DataParallel(std::unique_ptr<ModuleView> module, const DataParallelOptions& options,
-                           NamedTensors parameters)
-    : module_(std::move(module)),
-      options_(options),
-      parameters_(std::move(parameters)),
-      group_(options.process_group),
-      limits_(limits_of(options)),
-      snapshot_(parameters_),
-      gradients_(parameters_, options, module_->sparse_parameters()),
-      used_(used_parameters_for(options, gradients_)),
-      hook_(all_reduce_hook()),
-      buffers_(*module_, options_),
-      running_([this](std::vector<std::size_t> order) {
-        if (!options_.find_unused_parameters && !rebuilt_) observed_order_ = std::move(order);
-      }) {}
-
-void DataParallel::start() {
-  running_.belong_to({shared_from_this(), &running_});
-  buffers_.at_construction(group_);
-  if (group_.size() > 1) attach();
-  kLog.info(introduction());
-}
-
 DataParallel::~DataParallel() {
   try {  // there is no next forward that would say it
     const std::string what = unfinished_text();
     if (what.empty() || !group_.backend()->failure().ok()) return;
     kLog.error(what);
-    end_group(group_, what);
+    end_group(group_, "backward", what);
   } catch (const std::exception&) {  // the world has ended before: there is nobody to tell
   }
 }
@@ -125,7 +79,7 @@ void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
   running_.give_up();
   group_ = group;
   used_ = used_parameters_for(options_, gradients_);
-  observed_order_.clear();
+  agreed_order_.reset();
   rebuilt_ = false;
   if (attached_) gradients_.lay_out(first_plan());
   if (group.size() > 1 && !attached_) attach();
@@ -138,7 +92,7 @@ void DataParallel::begin_forward() {
   if (!syncing_) return;
   check_last_pass();
   check_unchanged();
-  if (module_->is_training() && !observed_order_.empty()) rebuild();  // in eval mode a rank may be alone
+  if (agreed_order_) rebuild();
   buffers_.around_forward(BufferHookLocation::kPreForward, group_);
   statistics_.begin_iteration();
   if (statistics_.samples_this_one()) {
@@ -171,7 +125,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
 
 void DataParallel::forward_failed() {
   if (!syncing_ || group_.size() < 2 || !module_->is_training()) return;  // in eval mode a rank may be alone
-  end_group(group_, cat("an exception in forward: ", text_of_exception()));
+  end_group(group_, "forward", cat("an exception in forward: ", text_of_exception()));
 }
 
 std::string DataParallel::unfinished_text() {
@@ -189,7 +143,7 @@ void DataParallel::check_last_pass() {
   const std::string what = unfinished_text();
   if (what.empty()) return;
   const Rank at{tensor::get_rank()};
-  end_group(group_, what);
+  end_group(group_, "forward", what);
   throw ReductionError(Status::aborted(cat("rank ", at, ": ", what), {.rank = at, .op = "forward"}), at);
 }
 
@@ -199,13 +153,13 @@ void DataParallel::check_unchanged() const {
   if (difference.empty()) return;
   const std::string what =
       cat(difference, " since the module was wrapped; wrap it again, on all ranks and for a new group.");
-  end_group(group_, what);
+  end_group(group_, "forward", what);
   refuse(what);
 }
 
 void DataParallel::rebuild() {
   running_.give_up();
-  const std::vector<std::size_t> order = numbers_of_first(std::exchange(observed_order_, {}), group_);
+  const std::vector<std::size_t> order = std::exchange(agreed_order_, std::nullopt)->get();
   gradients_.lay_out(plan_in_order(gradients_.planned(), order, limits_));
   rebuilt_ = true;
 }

@@ -17,6 +17,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,7 +41,11 @@ namespace lockstep::ddp {
 class DataParallel final : public std::enable_shared_from_this<DataParallel> {
  public:
   // The parameters and buffers of a DistributedDataParallel inside the module are that one's alone.
-  static std::shared_ptr<DataParallel> make(std::unique_ptr<ModuleView> module, DataParallelOptions options);
+  // A collective, unless init_sync is off: what one rank refuses (InvalidArgument) is thrown on all, with the
+  // rank and its reason, and the group lives on. Anything else that goes wrong on one rank ends the group.
+  // `module` is null where the user has none, which is refused.
+  static std::shared_ptr<DataParallel> make(std::unique_ptr<ModuleView> module,
+                                            const DataParallelOptions& options);
   ~DataParallel();
 
   // Around every forward of the module, with the tensors that it returned.
@@ -79,7 +84,12 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
  private:
   DataParallel(std::unique_ptr<ModuleView> module, const DataParallelOptions& options,
                NamedTensors parameters);
-  void start();
+  struct Prepared {
+    ModelParts parts;
+    std::shared_ptr<DataParallel> made;
+  };
+  static Prepared prepare(std::unique_ptr<ModuleView> module, DataParallelOptions options);
+  void start(const ModelParts& parts);
   void attach();
   BucketPlan first_plan() const;
   bool synchronises() const;
@@ -104,7 +114,10 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   bool attached_ = false;
   int holds_ = 0;
   bool syncing_ = false;  // the forward that runs, or was last, begins a synchronised pass
-  std::vector<std::size_t> observed_order_;
+  // In which rank 0 saw gradients become final in the first pass, until the buckets are made by it. It is
+  // told at the end of that pass, where all ranks are, and waited for in the next forward, where one may be
+  // alone.
+  std::optional<OrderOfFirst> agreed_order_;
   bool rebuilt_ = false;
   PassObserver observer_;       // the user's
   PassObserver pass_observer_;  // that of the pass that runs: nothing where nobody listens

@@ -45,18 +45,37 @@ std::map<std::string, std::string> environment_texts() {
   return texts;
 }
 
+// "NAME=value" of each that is set and says how a job was started, or how it communicates and computes.
+std::vector<std::string> environment_dump() {
+  constexpr std::array<std::string_view, 8> kNames = {"RANK",
+                                                      "LOCAL_RANK",
+                                                      "WORLD_SIZE",
+                                                      "MASTER_ADDR",
+                                                      "MASTER_PORT",
+                                                      "CUDA_VISIBLE_DEVICES",
+                                                      "TORCH_DISTRIBUTED_DEBUG",
+                                                      "LOCKSTEP_SOCKET_IFNAME"};
+  constexpr std::array<std::string_view, 4> kPrefixes = {"GLOO_", "NCCL_", "TORCH_NCCL_", "OMP_"};
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : tensor::current_session("DistributedDataParallel")->variables()) {
+    const auto begins_name = [&variable = name](std::string_view prefix) {
+      return variable.starts_with(prefix);
+    };
+    if (std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+        std::any_of(kPrefixes.begin(), kPrefixes.end(), begins_name))
+      texts.push_back(cat(name, '=', value));
+  }
+  return texts;
+}
+
 }  // namespace
 
 std::string DataParallel::introduction() const {
   std::size_t bytes = 0;
   for (const PlannedGradient& gradient : gradients_.planned()) bytes += gradient.bytes();
-  std::vector<std::string> environment;
-  for (const auto& [key, value] : environment_texts()) {
-    if (value != "N/A") environment.push_back(cat(key, '=', value));
-  }
   return cat("DDP initialized with ", module_->type_name(), ": ", gradients_.size(), " parameters, ",
              Bytes{bytes}, ", ", gradients_.buckets(), " buckets, world of ", group_.size(), ", ",
-             settings_text(options_), "; ", base::join(environment));
+             settings_text(options_), "; ", base::join(environment_dump()));
 }
 
 void DataParallel::set_runtime_logging_sample_rate(int rate) {

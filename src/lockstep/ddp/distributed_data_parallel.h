@@ -9,11 +9,11 @@
 //   loss.backward();                                                // buckets travel while this runs
 //   optimizer.step();
 //
-// Construction is a collective: parameters and buffers are checked and become those of rank 0. So is every
-// forward with gradients in training mode (buffers), and every backward that follows one (gradients). Forward
-// under no_grad, or in eval mode, never communicates. All replicas get bitwise the same gradients: the sum of
-// the ranks' gradients in the order of ranks, divided once. A loss that is a mean over the batch therefore
-// trains as on the whole batch; one that is a sum gives 1/n of it.
+// Construction is a collective: parameters and buffers are checked and become those of rank 0; what one rank
+// refuses, all throw. So is every forward with gradients in training mode (buffers), and every backward that
+// follows one (gradients). Forward under no_grad, or in eval mode, never communicates. All replicas get
+// bitwise the same gradients: the sum of the ranks' gradients in the order of ranks, divided once. A loss
+// that is a mean over the batch therefore trains as on the whole batch; one that is a sum gives 1/n of it.
 //
 // It is a module itself, with the names of the wrapped one and no prefix: what is saved from one loads into
 // the other. `model->` and module() reach the wrapped module. Several may stand in one graph, also for
@@ -151,12 +151,12 @@ class DistributedDataParallel : public DataParallelModule {
 
   explicit DistributedDataParallel(Pointer module, const DataParallelOptions& options = {})
       : DataParallelModule("DistributedDataParallel"), module_(std::move(module)) {
-    if (!Wrapped<M>::has_module(module_)) refuse("there is no module: the pointer or holder is empty.");
+    const bool given = Wrapped<M>::has_module(module_);
     if constexpr (std::same_as<M, torch::jit::Module>) {
-      core_ = DataParallel::make(view_of(*module_), options);
+      core_ = DataParallel::make(given ? view_of(*module_) : nullptr, options);
       mirror(*module_);
     } else {
-      core_ = DataParallel::make(view_of(Wrapped<M>::base(module_)), options);
+      core_ = DataParallel::make(given ? view_of(Wrapped<M>::base(module_)) : nullptr, options);
       mirror(Wrapped<M>::base(module_));
     }
   }
@@ -170,16 +170,19 @@ class DistributedDataParallel : public DataParallelModule {
 
   template <typename... Args>
   decltype(auto) forward(Args&&... args) {
-    look_into(args...);
-    return around(
-        [&]() -> decltype(auto) { return Wrapped<M>::forward(module_, std::forward<Args>(args)...); });
+    return around([&]() -> decltype(auto) {
+      look_into(args...);
+      return Wrapped<M>::forward(module_, std::forward<Args>(args)...);
+    });
   }
   // model.forward<std::tuple<at::Tensor, at::Tensor>>(x): of a module that does not know what it gives.
   template <typename Output, typename... Args>
     requires GivesAnything<M>
   Output forward(Args&&... args) {
-    look_into(args...);
-    return around([&] { return module_->template forward<Output>(std::forward<Args>(args)...); });
+    return around([&] {
+      look_into(args...);
+      return module_->template forward<Output>(std::forward<Args>(args)...);
+    });
   }
   template <typename... Args>
   decltype(auto) operator()(Args&&... args) {

@@ -22,12 +22,12 @@ std::string text_of_exception() {
   }
 }
 
-void end_group(const tensor::ProcessGroup& group, const std::string& why) {
+void end_group(const tensor::ProcessGroup& group, const char* op, const std::string& why) {
   try {
     if (!group.backend()->failure().ok()) return;
     group.backend()->abort(Status::aborted(why, {.failure = Failure::kRemoteError,
                                                  .peer = Rank{tensor::get_rank()},
-                                                 .op = "backward",
+                                                 .op = op,
                                                  .group = group.name()}));
   } catch (const std::exception&) {  // the world has ended before: there is nobody to tell
   }

@@ -10,7 +10,8 @@ namespace lockstep::ddp {
 // What is being caught, without the stack that torch's errors carry, and without who reports it.
 std::string text_of_exception();
 
-// The other ranks get RemoteError with `why`, unless the group has failed before. Does not throw.
-void end_group(const tensor::ProcessGroup& group, const std::string& why);
+// The other ranks get RemoteError with `why`, in the operation `op` ("backward"), unless the group has failed
+// before. Does not throw.
+void end_group(const tensor::ProcessGroup& group, const char* op, const std::string& why);
 
 }  // namespace lockstep::ddp

@@ -36,6 +36,8 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
         .name = name,
         .slot = options.gradient_slot ? options.gradient_slot(parameter) : tensor::own_gradient(parameter),
         .planned = {}};
+    if (!gradient.slot)
+      refuse(cat("the option gradient_slot gave none for the parameter ", base::quoted(name), '.'));
     const at::Tensor local = gradient.slot->local();
     gradient.planned = {.elements = static_cast<std::size_t>(local.numel()),
                         .dtype = local.scalar_type(),

@@ -20,8 +20,9 @@ enum class PassPhase : std::uint8_t { kForward, kBackward, kReady, kLaunched, kW
 struct PassEvent {
   PassPhase phase = PassPhase::kReady;
   base::TimePoint at = {};
-  std::size_t index = 0;  // kReady: the parameter; kLaunched, kWaited, kDone: the bucket
-  Bytes bytes = {};       // of the bucket
+  std::size_t index =
+      0;             // kReady: the parameter; kLaunched, kWaited, kDone: the bucket, unless it is skipped
+  Bytes bytes = {};  // of the bucket
   Duration running = {};  // kDone: how long the bucket's operation ran, as far as it is known
   Duration waiting = {};  // kDone: how long this rank waited for it after backward
 };

@@ -20,11 +20,12 @@ std::size_t bytes_of(double mb) {
 
 }  // namespace
 
+std::string says(Rank at) { return cat("rank ", at, ": DistributedDataParallel: "); }
+
 void refuse(const std::string& what) {
   const Rank at{tensor::get_rank()};
-  throw tensor::InvalidArgument(Status::invalid(cat("rank ", at, ": DistributedDataParallel: ", what),
-                                                {.rank = at, .op = "DistributedDataParallel"}),
-                                at);
+  throw tensor::InvalidArgument(
+      Status::invalid(cat(says(at), what), {.rank = at, .op = "DistributedDataParallel"}), at);
 }
 
 void check(const DataParallelOptions& options) {
@@ -52,8 +53,6 @@ void check(const DataParallelOptions& options) {
   }
   if (!options.param_to_hook_all_reduce.empty() && (options.static_graph || options.find_unused_parameters))
     refuse("delay_all_reduce_named_params goes with neither static_graph nor find_unused_parameters.");
-  if (!options.process_group.is_member())
-    refuse("this rank is no member of the process group; only its members wrap a module for it.");
 }
 
 BucketLimits limits_of(const DataParallelOptions& options) {

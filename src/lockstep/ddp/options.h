@@ -22,6 +22,7 @@ struct DataParallelOptions {
   // Gradients are the bucket's memory; else copies of it.
   bool gradient_as_bucket_view = true;
   // Whether construction checks the parameters of all ranks against each other, and takes those of rank 0.
+  // Without it nothing is sent: the others do not hear of what one rank refuses.
   bool init_sync = true;
   // Whether buffers are rank 0's before each forward (default true). The older broadcast_buffers = false also
   // leaves them out of init_sync; it is ignored where both are given.
@@ -61,7 +62,9 @@ bool shares_buffers(const DataParallelOptions& options);
 bool syncs_buffers(const DataParallelOptions& options);
 // What must be the same on all ranks, in words.
 std::string settings_text(const DataParallelOptions& options);
-// InvalidArgument: "rank 2: DistributedDataParallel: ...".
+// "rank 2: DistributedDataParallel: ", with which every refusal begins.
+std::string says(Rank at);
+// InvalidArgument.
 [[noreturn]] void refuse(const std::string& what);
 
 }  // namespace lockstep::ddp

@@ -93,13 +93,7 @@ struct OutputTensors<T> {
 
 template <>
 struct OutputTensors<c10::IValue> {
-  static void visit(const c10::IValue& value, std::vector<at::Tensor>& found) {
-    c10::IValue::HashAliasedIValues inside;
-    value.getSubValues(inside);
-    for (const c10::IValue& each : inside) {
-      if (each.isTensor()) found.push_back(each.toTensor());
-    }
-  }
+  static void visit(const c10::IValue& value, std::vector<at::Tensor>& found);
 };
 
 template <typename... Each>

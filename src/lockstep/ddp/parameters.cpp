@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "lockstep/base/text.h"
+#include "lockstep/ddp/options.h"
 #include "lockstep/object/fields.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/errors.h"
@@ -17,7 +19,7 @@
 
 namespace lockstep::ddp {
 
-// What a rank tells the others of a parameter or buffer.
+// What a rank tells the others of a parameter, buffer or gradient.
 struct TensorFacts {
   std::string name;
   std::string facts;  // in words, to be compared and to be shown
@@ -27,9 +29,11 @@ LOCKSTEP_OBJECT(TensorFacts, name, facts)
 struct ModelFacts {
   std::vector<TensorFacts> parameters;
   std::vector<TensorFacts> buffers;
+  std::vector<TensorFacts> gradients;
   std::string settings;
+  std::string refusal;  // empty, or all that the rank has to say
 };
-LOCKSTEP_OBJECT(ModelFacts, parameters, buffers, settings)
+LOCKSTEP_OBJECT(ModelFacts, parameters, buffers, gradients, settings, refusal)
 
 namespace {
 
@@ -75,8 +79,16 @@ std::string difference(const std::vector<TensorFacts>& first, const std::vector<
 std::string difference(const ModelFacts& first, const ModelFacts& other, Rank from) {
   if (first.settings != other.settings)
     return cat("has other options: ", other.settings, "; rank ", from, " has: ", first.settings);
-  const std::string found = difference(first.parameters, other.parameters, from, "parameter");
-  return found.empty() ? difference(first.buffers, other.buffers, from, "buffer") : found;
+  std::string found = difference(first.parameters, other.parameters, from, "parameter");
+  if (found.empty()) found = difference(first.buffers, other.buffers, from, "buffer");
+  return found.empty() ? difference(first.gradients, other.gradients, from, "gradient of") : found;
+}
+
+// Of what another rank has, which this one throws too.
+[[noreturn]] void refuse_for(Rank other, std::string_view what) {
+  const Rank at{tensor::get_rank()};
+  throw tensor::InvalidArgument(
+      Status::invalid(cat(says(at), what), {.rank = at, .peer = other, .op = "DistributedDataParallel"}), at);
 }
 
 // Takes the bytes of tensors to a flat buffer, or back.
@@ -140,21 +152,37 @@ NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string
 }
 
 void check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group) {
-  const ModelFacts facts{.parameters = facts_of(own.parameters, " that needs no gradient"),
-                         .buffers = facts_of(own.buffers, ""),
-                         .settings = own.settings};
+  ModelFacts facts{.parameters = facts_of(own.parameters, " that needs no gradient"),
+                   .buffers = facts_of(own.buffers, ""),
+                   .gradients = {},
+                   .settings = own.settings,
+                   .refusal = {}};
+  for (const auto& [name, plan] : own.gradients) facts.gradients.push_back({name, plan});
   std::vector<ModelFacts> all;
   tensor::all_gather_object(all, facts, {.group = group});
+  const auto rank_of = [&](std::size_t place) { return Rank{group.ranks()[place]}; };
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    std::string_view why = all[r].refusal;
+    if (why.empty()) continue;
+    if (const std::string who = says(rank_of(r)); why.starts_with(who)) why.remove_prefix(who.size());
+    refuse_for(rank_of(r), cat("rank ", rank_of(r), " has refused: ", why));
+  }
   for (std::size_t r = 1; r < all.size(); ++r) {
-    const std::string found = difference(all.front(), all[r], Rank{group.ranks().front()});
-    if (found.empty()) continue;
-    const Rank at{tensor::get_rank()};
-    const Rank other{group.ranks()[r]};
-    throw tensor::InvalidArgument(
-        Status::invalid(cat("rank ", at, ": DistributedDataParallel: the models differ: rank ", other, ' ',
-                            found, ". Wrap the same module with the same options on all ranks."),
-                        {.rank = at, .peer = other, .op = "DistributedDataParallel"}),
-        at);
+    const std::string found = difference(all.front(), all[r], rank_of(0));
+    if (!found.empty())
+      refuse_for(rank_of(r), cat("the models differ: rank ", rank_of(r), ' ', found,
+                                 ". Wrap the same module with the same options on all ranks."));
+  }
+}
+
+void tell_refusal(std::string_view why, const tensor::ProcessGroup& group) {
+  try {
+    ModelFacts facts;
+    facts.refusal = why;
+    std::vector<ModelFacts> all;
+    tensor::all_gather_object(all, facts, {.group = group});
+  } catch (
+      const std::exception&) {  // the refusal is what the caller can mend; a group says again that it is dead
   }
 }
 
@@ -187,15 +215,18 @@ std::string ParameterSnapshot::difference_to(const NamedTensors& now) const {
   return {};
 }
 
-std::vector<std::size_t> numbers_of_first(const std::vector<std::size_t>& own,
-                                          const tensor::ProcessGroup& group) {
+OrderOfFirst::OrderOfFirst(const std::vector<std::size_t>& own, const tensor::ProcessGroup& group)
+    : order_(at::empty({static_cast<std::int64_t>(own.size())}, at::TensorOptions().dtype(at::kLong))) {
   static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
-  const at::Tensor agreed =
-      at::empty({static_cast<std::int64_t>(own.size())}, at::TensorOptions().dtype(at::kLong));
-  std::memcpy(agreed.mutable_data_ptr(), own.data(), own.size() * sizeof(std::size_t));
-  tensor::broadcast(agreed, {.group_src = 0, .group = group});
-  std::vector<std::size_t> numbers(own.size());
-  std::memcpy(numbers.data(), agreed.const_data_ptr(), own.size() * sizeof(std::size_t));
+  std::memcpy(order_.mutable_data_ptr(), own.data(), own.size() * sizeof(std::size_t));
+  if (own.size() > 1)  // else there is one order
+    work_ = tensor::broadcast(order_, {.group_src = 0, .group = group, .async_op = true});
+}
+
+std::vector<std::size_t> OrderOfFirst::get() const {
+  work_.wait();
+  std::vector<std::size_t> numbers(static_cast<std::size_t>(order_.numel()));
+  std::memcpy(numbers.data(), order_.const_data_ptr(), numbers.size() * sizeof(std::size_t));
   return numbers;
 }
 

@@ -6,10 +6,12 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lockstep/tensor/process_group.h"
+#include "lockstep/tensor/work_handle.h"
 
 namespace lockstep::ddp {
 
@@ -22,12 +24,18 @@ NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string
 struct ModelParts {
   NamedTensors parameters;
   NamedTensors buffers;  // that are rank 0's, at construction or before each forward
+  // What is planned for the gradient of each parameter, in words: a module or a GradientSlot decides it too.
+  std::vector<std::pair<std::string, std::string>> gradients;
   std::string settings;
 };
 
 // Throws on every rank, with the first difference to rank 0 that any rank has: a parameter or buffer more or
-// less, or one of another name, shape, strides, type or requires_grad; or settings that differ.
+// less, or one of another name, shape, strides, type or requires_grad; a gradient that is planned otherwise;
+// or settings that differ. Before that, with what another rank has refused.
 void check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group);
+// Instead of it, on a rank that refuses: the others throw, with its reason. Waits for them, and does not
+// throw, whatever they do.
+void tell_refusal(std::string_view why, const tensor::ProcessGroup& group);
 
 // The parameters of a module as they were when it was wrapped. Keeps no tensors alive: its owner does.
 class ParameterSnapshot {
@@ -48,9 +56,17 @@ class ParameterSnapshot {
   std::vector<Known> known_;
 };
 
-// Rank 0's numbers, on every rank; all have as many.
-std::vector<std::size_t> numbers_of_first(const std::vector<std::size_t>& own,
-                                          const tensor::ProcessGroup& group);
+// Rank 0's order of the numbers from 0, on every rank. It is on its way when this is made, and waited for
+// when it is asked for: DistError if it never comes.
+class OrderOfFirst {
+ public:
+  OrderOfFirst(const std::vector<std::size_t>& own, const tensor::ProcessGroup& group);
+  std::vector<std::size_t> get() const;
+
+ private:
+  at::Tensor order_;
+  tensor::WorkHandle work_;
+};
 
 // Rank 0's values, on every rank. Many tensors are one operation, of some MiB at a time. Version counters
 // stay as they are: what autograd has saved is not taken for changed, as in torch.

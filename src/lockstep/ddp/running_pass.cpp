@@ -38,7 +38,7 @@ void RunningPass::begin(std::shared_ptr<BackwardPass> pass, const tensor::Proces
   }
   const MutexLock lock(mutex_);
   evaluated_ = {};
-  (mode == Mode::kEvaluation && has_hooks ? evaluated_ : current_) = {std::move(pass), group};
+  (mode == Mode::kEvaluation && has_hooks ? evaluated_ : current_) = Current{std::move(pass), group};
 }
 
 void RunningPass::backward_reached(const std::weak_ptr<BackwardPass>& pass) {
@@ -77,7 +77,8 @@ std::shared_ptr<BackwardPass> RunningPass::take_unfinished() {
 void RunningPass::unwound(const std::weak_ptr<BackwardPass>& pass) {
   const Current now = current();
   if (!now.pass || now.pass != pass.lock() || now.pass->started()) return;
-  end_group(now.group, "an exception between forward and backward, after which the outputs are gone");
+  end_group(now.group, "forward",
+            "an exception between forward and backward, after which the outputs are gone");
   drop(now.pass);
 }
 
@@ -92,7 +93,7 @@ void RunningPass::or_end(const Current& now, const std::function<void()>& step) 
   try {
     step();
   } catch (...) {
-    end_group(now.group, text_of_exception());
+    end_group(now.group, "backward", text_of_exception());
     drop(now.pass);
     throw;
   }
@@ -118,7 +119,7 @@ void RunningPass::enter() {
   auto watch = std::make_shared<TaskWatch>([weak = self_, now] {
     const auto self = weak.lock();
     if (!self) return;
-    end_group(now.group, "an exception ended its backward pass");
+    end_group(now.group, "backward", "an exception ended its backward pass");
     self->drop(now.pass);
   });
   torch::autograd::Engine::get_default_engine().queue_callback([weak = self_, watch, now, task] {
@@ -132,11 +133,11 @@ void RunningPass::leave(const Current& now, int task) {
   bool finished = false;
   or_end(now, [&] {
     finished = now.pass->leave(task);
-    if (finished) now.pass->finish();
+    if (!finished) return;
+    now.pass->finish();
+    finished_(now.pass->order());
   });
-  if (!finished) return;
-  finished_(now.pass->order());
-  drop(now.pass);
+  if (finished) drop(now.pass);
 }
 
 }  // namespace lockstep::ddp

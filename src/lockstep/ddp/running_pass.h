@@ -26,8 +26,9 @@ namespace lockstep::ddp {
 
 class RunningPass final {
  public:
-  // Called when a pass is finished, with the order in which its gradients became final.
-  using Finished = std::function<void(std::vector<std::size_t> order)>;
+  // Called when a pass is finished, which is when all ranks are there, with the order in which its gradients
+  // became final. It may communicate.
+  using Finished = std::function<void(const std::vector<std::size_t>& order)>;
   // In evaluation a rank may be alone: its pass begins with a backward through its own outputs, if there ever
   // is one, and outputs that an exception lets go are nothing to the others.
   enum class Mode : std::uint8_t { kTraining, kEvaluation };

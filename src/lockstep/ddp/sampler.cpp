@@ -20,7 +20,7 @@ namespace {
 
 constexpr Logger kLog("ddp");
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_sampler(const std::string& what) {
   throw tensor::InvalidArgument(
       Status::invalid(cat("DistributedSampler: ", what), {.op = "DistributedSampler"}), {});
 }
@@ -46,9 +46,9 @@ class RankSampler::Order {
         rank_(options.rank ? *options.rank : options.group.rank()),
         seed_(options.seed),
         drop_last_(options.drop_last) {
-    if (replicas_ < 1) refuse(cat("num_replicas is ", replicas_, "; there is at least one."));
+    if (replicas_ < 1) refuse_sampler(cat("num_replicas is ", replicas_, "; there is at least one."));
     if (rank_ < 0 || rank_ >= replicas_)
-      refuse(cat("rank is ", rank_, ", but there are ", replicas_, " replicas, numbered from 0."));
+      refuse_sampler(cat("rank is ", rank_, ", but there are ", replicas_, " replicas, numbered from 0."));
   }
   virtual ~Order() = default;
 
@@ -137,7 +137,7 @@ void RankSampler::load(torch::serialize::InputArchive& archive) {
 
 void RankSampler::resume_at(std::size_t epoch, std::size_t seen) {
   if (seen > size())
-    refuse(cat("resume_at: ", seen, " indices were seen, but a rank gets ", size(), " in an epoch."));
+    refuse_sampler(cat("resume_at: ", seen, " indices were seen, but a rank gets ", size(), " in an epoch."));
   set_epoch(epoch);
   state_->indices = state_->order->of_rank(epoch);
   state_->at = seen;
@@ -174,14 +174,14 @@ DistributedWeightedSampler::DistributedWeightedSampler(std::vector<double> weigh
         const auto bad = std::find_if(weights.begin(), weights.end(),
                                       [](double weight) { return !(weight >= 0) || std::isinf(weight); });
         if (bad != weights.end())
-          refuse(cat("weight ", bad - weights.begin(), " is ", *bad, "; weights are 0 or above."));
-        if (draw.num_samples == 0) refuse("num_samples is 0; there is at least one.");
+          refuse_sampler(cat("weight ", bad - weights.begin(), " is ", *bad, "; weights are 0 or above."));
+        if (draw.num_samples == 0) refuse_sampler("num_samples is 0; there is at least one.");
         const auto likely = static_cast<std::size_t>(
             std::count_if(weights.begin(), weights.end(), [](double weight) { return weight > 0; }));
-        if (likely == 0) refuse("no weight is above 0.");
+        if (likely == 0) refuse_sampler("no weight is above 0.");
         if (!draw.replacement && draw.num_samples > likely) {
-          refuse(cat("num_samples is ", draw.num_samples, ", but without replacement only ", likely,
-                     " have a weight above 0."));
+          refuse_sampler(cat("num_samples is ", draw.num_samples, ", but without replacement only ", likely,
+                             " have a weight above 0."));
         }
         class Weighted final : public Order {
          public:

@@ -22,7 +22,7 @@ using namespace std::string_view_literals;
 
 constexpr auto kPrefix = "module."sv;
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_state(const std::string& what) {
   throw tensor::InvalidArgument(Status::invalid(cat("load_state_dict: ", what), {.op = "load_state_dict"}),
                                 {});
 }
@@ -68,45 +68,58 @@ c10::IValue unpickled(const std::string& path) {
 }
 
 std::map<std::string, at::Tensor> read(const std::string& path) {
-  if (!std::ifstream(path, std::ios::binary)) refuse(cat("cannot read ", base::quoted(path), '.'));
+  if (!std::ifstream(path, std::ios::binary)) refuse_state(cat("cannot read ", base::quoted(path), '.'));
   c10::IValue value;
   try {
     value = unpickled(path);
   } catch (const std::exception&) {
-    refuse(cat(base::quoted(path), " is not what torch.save(model.state_dict(), path) writes."));
+    refuse_state(cat(base::quoted(path), " is not what torch.save(model.state_dict(), path) writes."));
   }
-  if (!value.isGenericDict()) refuse(cat(base::quoted(path), " holds no dictionary of tensors."));
+  if (!value.isGenericDict()) refuse_state(cat(base::quoted(path), " holds no dictionary of tensors."));
   std::map<std::string, at::Tensor> tensors;
   for (const auto& item : value.toGenericDict()) {
     if (!item.key().isString() || !item.value().isTensor())
-      refuse(cat(base::quoted(path), " holds something else than tensors by name."));
+      refuse_state(cat(base::quoted(path), " holds something else than tensors by name."));
     tensors.emplace(item.key().toStringRef(), item.value().toTensor());
   }
-  const bool wrapped = std::all_of(tensors.begin(), tensors.end(),
-                                   [](const auto& item) { return item.first.starts_with(kPrefix); });
-  if (!wrapped) return tensors;
-  std::map<std::string, at::Tensor> unwrapped;
-  for (const auto& [name, tensor] : tensors) unwrapped.emplace(name.substr(kPrefix.size()), tensor);
-  return unwrapped;
+  return tensors;
+}
+
+// As the wrapper of Python's DistributedDataParallel names them; a module may have such names of its own.
+bool is_wrapped(const std::map<std::string, at::Tensor>& given, const torch::nn::Module& module) {
+  const auto parameters = module.named_parameters();
+  const auto buffers = module.named_buffers();
+  return std::all_of(given.begin(), given.end(), [&](const auto& item) {
+    return item.first.starts_with(kPrefix) && !parameters.contains(item.first) &&
+           !buffers.contains(item.first);
+  });
+}
+
+std::map<std::string, at::Tensor> unwrapped(const std::map<std::string, at::Tensor>& given) {
+  std::map<std::string, at::Tensor> plain;
+  for (const auto& [name, tensor] : given) plain.emplace(name.substr(kPrefix.size()), tensor);
+  return plain;
 }
 
 }  // namespace
 
 void load_state_dict(torch::nn::Module& module, const std::string& path) {
   std::map<std::string, at::Tensor> given = read(path);
+  if (is_wrapped(given, module)) given = unwrapped(given);
   std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
   const auto pair = [&](const std::string& name, const at::Tensor& own) {
     const auto found = given.find(name);
-    if (found == given.end()) refuse(cat(base::quoted(path), " has no ", base::quoted(name), '.'));
+    if (found == given.end()) refuse_state(cat(base::quoted(path), " has no ", base::quoted(name), '.'));
     if (found->second.sizes() != own.sizes())
-      refuse(cat(base::quoted(path), " has ", base::quoted(name), " in another shape than the module."));
+      refuse_state(
+          cat(base::quoted(path), " has ", base::quoted(name), " in another shape than the module."));
     pairs.emplace_back(own, found->second);
     given.erase(found);
   };
   for (const auto& item : module.named_parameters()) pair(item.key(), item.value());
   for (const auto& item : module.named_buffers()) pair(item.key(), item.value());
   if (!given.empty())
-    refuse(
+    refuse_state(
         cat(base::quoted(path), " has ", base::quoted(given.begin()->first), ", which the module has not."));
   const at::NoGradGuard no_grad;
   for (const auto& [own, other] : pairs) own.copy_(other);

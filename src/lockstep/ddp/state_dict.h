@@ -10,8 +10,9 @@ class Module;
 namespace lockstep::ddp {
 
 // Every parameter and buffer of the module takes the tensor of its name, also where all names in the file
-// begin with "module.", as those of Python's DistributedDataParallel do. InvalidArgument, and nothing is
-// changed, if one is missing, has another shape, or is left over; it names them.
+// begin with "module.", as those of Python's DistributedDataParallel do, and the module has none of them.
+// InvalidArgument, and nothing is changed, if one is missing, has another shape, or is left over; it names
+// them.
 void load_state_dict(torch::nn::Module& module, const std::string& path);
 
 }  // namespace lockstep::ddp

@@ -41,6 +41,8 @@ class UsedParameters {
   virtual Expectation expect(std::span<const at::Tensor> outputs) = 0;
   // A gradient was accumulated, in a pass that is synchronised or not.
   virtual void accumulated(std::size_t parameter) = 0;
+  // By this rank, in any pass since the last synchronised one.
+  virtual bool used_here(std::size_t parameter) const = 0;
   // For the ranks to agree on what none of them has used: one byte for each parameter. Undefined if there is
   // nothing to agree on in this pass.
   virtual at::Tensor local_map() const = 0;
@@ -55,6 +57,7 @@ class AllUsed final : public UsedParameters {
   explicit AllUsed(std::size_t parameters) : parameters_(parameters) {}
   Expectation expect(std::span<const at::Tensor>) override { return {std::vector<int>(parameters_, 1)}; }
   void accumulated(std::size_t) override {}
+  bool used_here(std::size_t) const override { return true; }
   at::Tensor local_map() const override { return {}; }
   void end_pass(const at::Tensor&) override {}
   bool used_anywhere(std::size_t) const override { return true; }
@@ -68,6 +71,7 @@ class UsedMap {
  public:
   explicit UsedMap(std::size_t parameters) : used_(parameters) {}
   void set(std::size_t parameter) { used_[parameter].store(1, std::memory_order_relaxed); }
+  bool has(std::size_t parameter) const { return used_[parameter].load(std::memory_order_relaxed) != 0; }
   at::Tensor bytes() const;
   void clear();
   std::size_t size() const { return used_.size(); }
@@ -82,6 +86,7 @@ class SearchGraph final : public UsedParameters {
   explicit SearchGraph(std::span<const torch::autograd::Node* const> accumulators);
   Expectation expect(std::span<const at::Tensor> outputs) override;
   void accumulated(std::size_t parameter) override { local_.set(parameter); }
+  bool used_here(std::size_t parameter) const override { return local_.has(parameter); }
   at::Tensor local_map() const override { return local_.bytes(); }
   void end_pass(const at::Tensor& map) override;
   bool used_anywhere(std::size_t parameter) const override { return anywhere_[parameter]; }
@@ -102,6 +107,7 @@ class RecordFirstIteration final : public UsedParameters {
   explicit RecordFirstIteration(std::size_t parameters);
   Expectation expect(std::span<const at::Tensor> outputs) override;
   void accumulated(std::size_t parameter) override;
+  bool used_here(std::size_t parameter) const override { return local_.has(parameter); }
   at::Tensor local_map() const override;
   void end_pass(const at::Tensor& map) override;
   bool used_anywhere(std::size_t parameter) const override { return anywhere_[parameter]; }

@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/ddp/failure.h"
+#include "lockstep/tensor/errors.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr Logger kLog("ddp");
+
+// What is being caught is this rank's alone: nobody is to wait for it.
+void end_group_of_failed(const tensor::ProcessGroup& group) {
+  if (group.size() > 1)
+    end_group(group, "DistributedDataParallel",
+              cat("an exception in the construction of DistributedDataParallel: ", text_of_exception()));
+}
+
+void check_devices(const ModelParts& parts) {
+  const auto check = [](const char* what, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      if (tensor.is_cpu()) continue;
+      refuse(cat("the ", what, ' ', base::quoted(name), " is on ", tensor.device().str(),
+                 "; gradients are reduced on the CPU. Move the module there before it is wrapped: "
+                 "module->to(torch::kCPU)."));
+    }
+  };
+  check("parameter", parts.parameters);
+  check("buffer", parts.buffers);
+}
+
+}  // namespace
+
+// All that a rank can find wrong by itself is found here, before the ranks meet.
+DataParallel::Prepared DataParallel::prepare(std::unique_ptr<ModuleView> module,
+                                             DataParallelOptions options) {
+  if (!module) refuse("there is no module: the pointer or holder is empty.");
+  check(options);
+  const std::vector<std::string>& ignored = options.parameters_and_buffers_to_ignore =
+      names_to_ignore(*module, std::move(options.parameters_and_buffers_to_ignore));
+  ModelParts parts{.parameters = without_repeats(module->parameters(), ignored),
+                   .buffers = {},
+                   .gradients = {},
+                   .settings = settings_text(options)};
+  if (shares_buffers(options)) parts.buffers = without_repeats(module->buffers(), ignored);
+  NamedTensors trained;
+  std::copy_if(parts.parameters.begin(), parts.parameters.end(), std::back_inserter(trained),
+               [](const auto& named) { return named.second.requires_grad(); });
+  check_devices(parts);
+  if (trained.empty())
+    refuse(
+        "the module has no parameter that needs a gradient, or all are ignored or belong to a "
+        "DistributedDataParallel inside it, so there is nothing to reduce; use the module itself.");
+  std::shared_ptr<DataParallel> made(new DataParallel(std::move(module), options, std::move(trained)));
+  for (std::size_t i = 0; i < made->gradients_.size(); ++i) {
+    const PlannedGradient& planned = made->gradients_.planned_of(i);
+    parts.gradients.emplace_back(made->gradients_.name(i),
+                                 cat(planned.elements, planned.sparse ? " sparse" : "", " elements of type ",
+                                     c10::toString(planned.dtype)));
+  }
+  return {std::move(parts), std::move(made)};
+}
+
+std::shared_ptr<DataParallel> DataParallel::make(std::unique_ptr<ModuleView> module,
+                                                 const DataParallelOptions& options) {
+  const tensor::ProcessGroup& group = options.process_group;
+  if (!group.is_member())  // and nobody waits for it
+    refuse("this rank is no member of the process group; only its members wrap a module for it.");
+  Prepared prepared;
+  try {
+    prepared = prepare(std::move(module), options);
+  } catch (const tensor::InvalidArgument& refusal) {
+    if (options.init_sync) tell_refusal(refusal.message(), group);
+    throw;
+  } catch (...) {
+    end_group_of_failed(group);
+    throw;
+  }
+  if (options.init_sync) check_same_on_all_ranks(prepared.parts, group);
+  try {
+    prepared.made->start(prepared.parts);
+  } catch (...) {
+    end_group_of_failed(group);
+    throw;
+  }
+  return prepared.made;
+}
+
+DataParallel::DataParallel(std::unique_ptr<ModuleView> module, const DataParallelOptions& options,
+                           NamedTensors parameters)
+    : module_(std::move(module)),
+      options_(options),
+      parameters_(std::move(parameters)),
+      group_(options.process_group),
+      limits_(limits_of(options)),
+      snapshot_(parameters_),
+      gradients_(parameters_, options, module_->sparse_parameters()),
+      used_(used_parameters_for(options, gradients_)),
+      hook_(all_reduce_hook()),
+      buffers_(*module_, options_),
+      running_([this](const std::vector<std::size_t>& order) {
+        if (options_.find_unused_parameters || rebuilt_ || agreed_order_) return;
+        agreed_order_.emplace(order, group_);
+      }) {}
+
+void DataParallel::start(const ModelParts& parts) {
+  running_.belong_to({shared_from_this(), &running_});
+  if (options_.init_sync) broadcast_from_first(parts.parameters, group_);
+  buffers_.at_construction(group_);
+  if (group_.size() > 1) attach();
+  kLog.info(introduction());
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,365 @@
+// How a model is not to be used: what is refused, in words, what is warned about once, and what looks like a
+// fault and is none.
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <optional>
+
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/reduction_error.h"
+#include "lockstep/tensor/tensor_test_support.h"
+#include "two_layers.h"
+
+namespace lockstep {
+namespace {
+
+namespace nn = torch::nn;
+using tensor::expect_error;
+using tensor::run_world;
+using testing::ones;
+using testing::Two;
+
+TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
+  struct Case {
+    std::function<void(nn::Module&)> on_rank_one;
+    std::vector<std::string> words;
+    DataParallelOptions options_on_rank_one = {};
+  };
+  const auto nothing = [](nn::Module&) {};
+  const std::vector<Case> cases = {
+      {[](nn::Module& net) {
+         net.parameters()[0].set_data(torch::ones({3, 2}));
+       },
+       {"parameter \"weight\"", "[3, 2]", "[2, 2]"}},
+      {[](nn::Module& net) {
+         net.parameters()[0].set_data(torch::ones({2, 2}).t());
+       },
+       {"parameter \"weight\"", "strides [1, 2]", "strides [2, 1]"}},
+      {[](nn::Module& net) { net.to(at::kDouble); }, {"parameter \"weight\"", "Double", "Float"}},
+      {[](nn::Module& net) { net.parameters()[1].requires_grad_(false); }, {"\"bias\"", "no gradient"}},
+      {[](nn::Module& net) { net.register_parameter("more", torch::ones({1})); },
+       {"the parameter \"more\", which rank 0 has not"}},
+      {[](nn::Module& net) { net.register_buffer("later", torch::ones({1})); },
+       {"the buffer \"later\", which rank 0 has not"}},
+      {[](nn::Module& net) {
+         net.named_buffers()["state"].set_data(torch::ones({2, 1}));
+       },
+       {"buffer \"state\"", "[2, 1]", "[1, 2]"}},
+      {nothing, {"has no parameter \"bias\""}, {.parameters_and_buffers_to_ignore = {"bias"}}},
+      {nothing, {"\"bias\" where rank 0 has \"weight\""}, {.parameters_and_buffers_to_ignore = {"weight"}}},
+      {nothing, {"other options", "static_graph"}, {.static_graph = true}},
+      {nothing, {"other options", "forward_sync_buffers off"}, {.forward_sync_buffers = false}},
+      {nothing, {"other options", "weight sparse"}, {.sparse_parameters = {"weight"}}},
+      {nothing, {"other options", "buckets of 2097152"}, {.bucket_cap_mb = 2}},
+  };
+  run_world(3, [&](int rank) {
+    for (const Case& each : cases) {
+      nn::Linear net(2, 2);
+      net->register_buffer("state", torch::ones({1, 2}));
+      if (rank == 1) each.on_rank_one(*net);
+      std::vector<std::string> words = each.words;
+      words.push_back(cat("rank ", rank, ": DistributedDataParallel: the models differ: rank 1 "));
+      words.emplace_back("Wrap the same module with the same options on all ranks");
+      const DataParallelOptions options = rank == 1 ? each.options_on_rank_one : DataParallelOptions{};
+      expect_error([&] { DistributedDataParallel model(net, options); }, words);
+      tensor::barrier();  // the group lives on
+    }
+  });
+}
+
+TEST(Faults, GradientsThatAreSparseOnOneRankAloneAreRefusedOnEveryRank) {
+  run_world(2, [](int rank) {
+    const nn::Embedding table(nn::EmbeddingOptions(3, 2).sparse(rank == 1));
+    expect_error(
+        [&] { DistributedDataParallel model(table); },
+        {"rank 1 has the gradient of \"weight\" as 6 sparse elements", "rank 0 as 6 elements of type"});
+  });
+}
+
+TEST(Faults, WhatOneRankRefusesIsThrownOnEveryRank) {
+  struct Case {
+    DataParallelOptions options;  // of the rank that refuses
+    std::string why;
+    std::function<void(nn::Linear&)> changes = [](nn::Linear&) {};
+  };
+  const std::vector<Case> cases = {
+      {{.bucket_cap_mb = 0}, "bucket_cap_mb is 0"},
+      {{.find_unused_parameters = true, .static_graph = true}, "static_graph and find_unused_parameters"},
+      {{.parameters_and_buffers_to_ignore = {"weigth"}}, "parameters_and_buffers_to_ignore names \"weigth\""},
+      {{.sparse_parameters = {"weigth"}}, "sparse_parameters names \"weigth\""},
+      {{},
+       "the module has no parameter that needs",
+       [](nn::Linear& net) {
+         for (const at::Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
+       }},
+      {{}, "there is no module", [](nn::Linear& net) { net = nullptr; }},
+  };
+  for (const int size : {2, 3}) {
+    run_world(size, [&](int rank) {
+      for (const int refusing : {0, size - 1}) {
+        for (const Case& each : cases) {
+          const bool refuses = rank == refusing;
+          nn::Linear net(2, 2);
+          if (refuses) each.changes(net);
+          const std::string by = refuses ? "" : cat("rank ", refusing, " has refused: ");
+          expect_error(
+              [&] { DistributedDataParallel model(net, refuses ? each.options : DataParallelOptions{}); },
+              {cat("rank ", rank, ": DistributedDataParallel: ", by, each.why)});
+          tensor::barrier();  // the group lives on
+        }
+      }
+      // What is no refusal, but went wrong on one rank, ends the group.
+      DataParallelOptions options;
+      if (rank == size - 1)
+        options.gradient_slot = [](const at::Tensor&) -> std::unique_ptr<GradientSlot> { throw 42; };
+      const auto wrap = [&] { DistributedDataParallel model(nn::Linear(2, 2), options); };
+      if (rank == size - 1) {
+        EXPECT_THROW(wrap(), int);
+      } else {
+        expect_error<RemoteError>(wrap, {cat("rank ", size - 1), "construction", "no std::exception"});
+      }
+    });
+  }
+}
+
+TEST(Faults, WrongUseIsRefusedInWords) {
+  run_world(2, [](int rank) {
+    nn::Linear net(2, 2);
+    using Options = DataParallelOptions;
+    const auto refused = [&](const Options& options, const std::vector<std::string>& words) {
+      expect_error([&] { DistributedDataParallel model(net, options); }, words);
+    };
+    refused({.find_unused_parameters = true, .static_graph = true},
+            {"static_graph", "find_unused_parameters"});
+    refused({.bucket_cap_mb = 0}, {"bucket_cap_mb", "0"});
+    refused({.bucket_cap_mb_list = {1, -1}}, {"bucket_cap_mb_list", "-1"});
+    refused({.sparse_parameters = {"weigth"}}, {"sparse_parameters", "\"weigth\""});
+    refused({.parameters_and_buffers_to_ignore = {"weigth"}},
+            {"ignore", "\"weigth\"", "no parameter or buffer"});
+    DistributedDataParallel one_bucket(net, {.bucket_cap_mb = 1e300});
+    refused({.bucket_cap_mb = 1, .bucket_cap_mb_list = {1}}, {"bucket_cap_mb_list"});
+    refused({.skip_all_reduce_unused_params = true}, {"skip_all_reduce_unused_params"});
+    const ProcessGroup one = tensor::new_group({0});
+    if (rank == 1) refused({.process_group = one}, {"no member"});
+    nn::Linear frozen(2, 2);
+    for (const at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+    expect_error([&] { DistributedDataParallel model(frozen); }, {"no parameter that needs a gradient"});
+
+    DistributedDataParallel model(net);
+    model.register_comm_hook(noop_hook());
+    expect_error([&] { model.register_comm_hook(noop_hook()); }, {"noop", "before"});
+    DistributedDataParallel late(net);
+    late(ones()).sum().backward();
+    expect_error([&] { late.register_comm_hook(noop_hook()); }, {"before the first"});
+
+    DistributedDataParallel other(net);
+    expect_error([&] { other.register_comm_hook(CommHookPtr()); }, {"register_comm_hook", "null"});
+    expect_error([&] { other.register_comm_hook(std::function<HookWork(GradBucket&)>()); },
+                 {"register_comm_hook", "empty function"});
+    expect_error([&] { fp16_compress_wrapper(nullptr); }, {"fp16_compress_wrapper", "null"});
+    expect_error([&] { bf16_compress_wrapper(nullptr); }, {"bf16_compress_wrapper", "null"});
+    refused({.gradient_slot = [](const at::Tensor&) { return std::unique_ptr<tensor::GradientSlot>(); }},
+            {"gradient_slot", "\"weight\""});
+    struct Nowhere : nn::Module {
+      Nowhere() { register_parameter("weight", torch::empty({2, 2}, at::kMeta)); }
+      at::Tensor forward(const at::Tensor& x) { return x; }
+    };
+    const auto nowhere = std::make_shared<Nowhere>();
+    expect_error([&] { DistributedDataParallel there(nowhere); },
+                 {"\"weight\" is on meta", "to(torch::kCPU)"});
+
+    refused({.delay_all_reduce_named_params = {"bias"}}, {"param_to_hook_all_reduce", "together"});
+    refused({.delay_all_reduce_named_params = {"bias"}, .param_to_hook_all_reduce = "wait"},
+            {"param_to_hook_all_reduce", "wait"});
+    refused({.static_graph = true,
+             .delay_all_reduce_named_params = {"bias"},
+             .param_to_hook_all_reduce = "weight"},
+            {"delay_all_reduce_named_params", "static_graph"});
+  });
+}
+
+TEST(Faults, GradientsOfAnotherKindOrTooLateAreNamedWithWhatToDo) {
+  struct Looks : nn::Module {
+    Looks() { table = register_parameter("table", torch::ones({3, 2})); }
+    at::Tensor forward(const at::Tensor& i) { return torch::embedding(table, i, -1, false, /*sparse=*/true); }
+    at::Tensor table;
+  };
+  run_world(2, [](int rank) {
+    const auto at = cat("rank ", rank);
+    const auto group = [] { return tensor::new_group({0, 1}); };
+    DistributedDataParallel looks(std::make_shared<Looks>(), {.process_group = group()});
+    DistributedDataParallel dense(std::make_shared<Two>(),
+                                  {.process_group = group(), .sparse_parameters = {"first.weight"}});
+    DistributedDataParallel late(std::make_shared<Two>(),
+                                 {.process_group = group(),
+                                  .delay_all_reduce_named_params = {"first.weight", "second.weight"},
+                                  .param_to_hook_all_reduce = "second.weight"});
+    tensor::barrier();
+    expect_error<ReductionError>(
+        [&] {
+          looks(torch::tensor({1, 2})).sum().backward();
+        },
+        {at, "\"table\"", "sparse_parameters"});
+    expect_error<ReductionError>([&] { dense(ones()).sum().backward(); },
+                                 {at, "\"first.weight\"", "leave the parameter out of sparse_parameters"});
+    expect_error<ReductionError>([&] { late(ones()).sum().backward(); },
+                                 {at, "\"first.weight\"", "whose gradient comes last"});
+  });
+}
+
+TEST(Faults, ANeedlessSearchIsWarnedAboutOnce) {
+  run_world(2, [](int) {
+    DistributedDataParallel model(std::make_shared<Two>(), {.find_unused_parameters = true});
+    ::testing::internal::CaptureStderr();
+    for (int step = 0; step < 3; ++step) model(ones()).sum().backward();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    const auto first = said.find("find_unused_parameters is set");
+    EXPECT_NE(first, std::string::npos);
+    EXPECT_EQ(said.find("find_unused_parameters is set", first + 1), std::string::npos);
+  });
+}
+
+// A layer, and a tensor that was never registered.
+struct Careless : nn::Module {
+  Careless() { register_module("layer", layer); }
+  at::Tensor forward(const at::Tensor& x) { return layer(x) * scale; }
+  nn::Linear layer{2, 2};
+  at::Tensor scale = torch::ones({1, 2}, at::TensorOptions().requires_grad(true));
+};
+
+std::size_t times_warned(const std::string& said) {
+  std::size_t times = 0;
+  const std::string sentence = "no parameter of the module";
+  for (auto at = said.find(sentence); at != std::string::npos; at = said.find(sentence, at + 1)) ++times;
+  return times;
+}
+
+TEST(Faults, ATensorThatWasNotRegisteredIsWarnedAboutOnce) {
+  run_world(2, [](int rank) {
+    DistributedDataParallel model(std::make_shared<Careless>());
+    ::testing::internal::CaptureStderr();
+    for (int step = 0; step < 3; ++step) model(ones()).sum().backward();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(times_warned(said), 1U) << said;
+    EXPECT_THAT(said, ::testing::HasSubstr(cat("rank ", rank, ": DistributedDataParallel: forward uses 1")));
+    EXPECT_THAT(said, ::testing::HasSubstr("Float of shape [1, 2]"));
+    EXPECT_THAT(said, ::testing::HasSubstr("register_parameter()"));
+  });
+}
+
+TEST(Faults, WhatBelongsToOthersIsNotWarnedAbout) {
+  struct Inputs {
+    at::Tensor x;
+  };
+  struct Taking : nn::Module {
+    Taking() { register_module("layer", layer); }
+    at::Tensor forward(const Inputs& inputs) { return layer(inputs.x); }
+    at::Tensor forward(const std::vector<at::Tensor>& both) { return layer(both[0]) * both[1]; }
+    nn::Linear layer{2, 2};
+  };
+  run_world(2, [](int) {
+    ::testing::internal::CaptureStderr();
+    nn::Linear before(2, 2);
+    const at::Tensor leaf = ones().requires_grad_();
+    DistributedDataParallel first(std::make_shared<Two>());
+    DistributedDataParallel second(std::make_shared<Two>());
+    second(first(before(leaf))).sum().backward();
+    DistributedDataParallel taking(std::make_shared<Taking>());
+    taking(std::vector{before(leaf), leaf}).sum().backward();
+    DistributedDataParallel opaque(std::make_shared<Taking>());  // what it is given cannot be looked into
+    opaque(Inputs{before(leaf)}).sum().backward();
+    DistributedDataParallel ignoring(std::make_shared<Two>(),
+                                     {.parameters_and_buffers_to_ignore = {"first.weight"}});
+    ignoring(leaf).sum().backward();
+    EXPECT_EQ(times_warned(::testing::internal::GetCapturedStderr()), 0U);
+  });
+}
+
+TEST(Faults, AModelThatIsGoneLeavesItsModuleAsItWas) {
+  run_world(2, [](int rank) {
+    nn::Linear net(2, 2);
+    at::Tensor loss;
+    {
+      DistributedDataParallel model(net);
+      loss = model(rank * ones()).sum();
+    }
+    loss.backward();
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank));
+    net->zero_grad();
+    DistributedDataParallel again(net);
+    again(rank * ones()).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 0.5));
+    again.remove_autograd_hooks();
+    net->zero_grad();
+    again(rank * ones()).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank));
+  });
+}
+
+TEST(Faults, AModelThatOutlivesItsWorldSaysSo) {
+  EXPECT_OK(testing::ProcessWorld(2, std::chrono::minutes(3)).run([](const SpawnedRank& rank) {
+    nn::Linear net(2, 2);
+    std::optional<DistributedDataParallel<nn::LinearImpl>> model;
+    at::Tensor loss;
+    {
+      const auto world = init_process_group({.environment = rank.environment});
+      model.emplace(net);
+      (*model)(ones()).sum().backward();
+      loss = (*model)(ones()).sum();
+    }
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1));
+    net->zero_grad(false);
+    expect_error([&] { loss.backward(); }, {"init_process_group"});
+    expect_error([&] { (*model)(ones()).sum().backward(); }, {"init_process_group"});
+    const torch::NoGradGuard no_grad;
+    EXPECT_EQ((*model)(ones()).numel(), 2);
+  }));
+}
+
+TEST(Faults, AHookMayBeRegisteredBetweenForwardAndBackward) {
+  run_world(2, [](int rank) {
+    nn::Linear net(2, 2);
+    DistributedDataParallel model(net);
+    const at::Tensor loss = model((rank + 1) * ones()).sum();
+    model.register_comm_hook(noop_hook());
+    loss.backward();  // with the hook of its forward
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1.5));
+    net->zero_grad();
+    model((rank + 1) * ones()).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank + 1));
+    model.remove_autograd_hooks();
+    expect_error([&] { model.update_process_group({}); }, {"update_process_group", "hooks were removed"});
+  });
+}
+
+TEST(Faults, OutputsThatTheLossDoesNotUseAreNoFault) {
+  struct Forked : nn::Module {
+    Forked() {
+      register_module("left", left);
+      register_module("right", right);
+    }
+    std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {left(x), right(x)}; }
+    nn::Linear left{2, 2};
+    nn::Linear right{2, 2};
+  };
+  run_world(2, [](int rank) {
+    auto net = std::make_shared<Forked>();
+    DistributedDataParallel model(net, {.find_unused_parameters = true});
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      auto [left, right] = model((rank + 1) * ones());
+      left.sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->left->weight.grad(), 1.5));
+      EXPECT_FALSE(net->right->weight.grad().defined());
+    }
+    // On one rank alone: averaged with nothing.
+    net->zero_grad();
+    auto [left, right] = model((rank + 1) * ones());
+    (rank == 0 ? left : left + right).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(net->right->weight.grad(), 1));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,212 @@
+// The parameters and buffers of a wrapped model: which are rank 0's, which stay the rank's own, and how they
+// are saved.
+#include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/base/text.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/state_dict.h"
+#include "lockstep/tensor/tensor_test_support.h"
+
+namespace lockstep {
+namespace {
+
+namespace nn = torch::nn;
+using tensor::run_world;
+using ::testing::ElementsAre;
+
+TEST(Model, SavedStateHasNoPrefix) {
+  run_world(2, [](int rank) {
+    nn::Sequential plain(nn::Linear(3, 4), nn::BatchNorm1d(4));
+    nn::Sequential wrapped(nn::Linear(3, 4), nn::BatchNorm1d(4));
+    DistributedDataParallel model(wrapped);
+    std::stringstream bytes;
+    torch::save(std::shared_ptr<nn::Module>(std::shared_ptr<nn::Module>(), &model), bytes);
+    torch::load(plain, bytes);
+    EXPECT_TRUE(at::equal(plain[0]->as<nn::Linear>()->weight, wrapped[0]->as<nn::Linear>()->weight));
+    {
+      const torch::NoGradGuard no_grad;
+      plain[0]->as<nn::Linear>()->weight.fill_(rank + 1);
+    }
+    std::stringstream back;
+    torch::save(plain, back);
+    torch::serialize::InputArchive archive;
+    archive.load_from(back);
+    model.load(archive);
+    EXPECT_TRUE(tensor::all_equal(wrapped[0]->as<nn::Linear>()->weight, rank + 1));
+  });
+}
+
+// As a Python program saves it.
+struct SavedState {
+  explicit SavedState(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+    c10::Dict<std::string, at::Tensor> state;
+    for (const auto& [name, tensor] : tensors) state.insert(name, tensor);
+    const std::vector<char> bytes = torch::jit::pickle_save(state);
+    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+  SavedState(const SavedState&) = delete;
+  SavedState& operator=(const SavedState&) = delete;
+  ~SavedState() { std::filesystem::remove(path); }
+  const std::filesystem::path path = cat(::testing::TempDir(), "lockstep_state_", ::getpid(), ".pt");
+};
+
+TEST(Model, LoadsWhatPythonHasSaved) {
+  const at::Tensor weight = torch::full({1, 2}, 3.);
+  const at::Tensor bias = torch::full({1}, 4.);
+  const auto loads = [&](nn::Module& net, const SavedState& state) {
+    {
+      const torch::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : net.parameters()) parameter.zero_();
+    }
+    load_state_dict(net, state.path);
+    return tensor::all_equal(net.parameters()[0], 3) && tensor::all_equal(net.parameters()[1], 4);
+  };
+  nn::Linear net(2, 1);
+  EXPECT_TRUE(loads(*net, SavedState({{"weight", weight}, {"bias", bias}})));
+  EXPECT_TRUE(loads(*net, SavedState({{"module.weight", weight}, {"module.bias", bias}})));
+  struct Inside : nn::Module {
+    Inside() { register_module("module", module); }
+    nn::Linear module{2, 1};
+  } inside;
+  EXPECT_TRUE(loads(inside, SavedState({{"module.weight", weight}, {"module.bias", bias}})));
+  EXPECT_TRUE(loads(inside, SavedState({{"module.module.weight", weight}, {"module.module.bias", bias}})));
+
+  const auto refused = [&](const SavedState& state, const std::vector<std::string>& words) {
+    tensor::expect_error([&] { load_state_dict(*net, state.path); }, words);
+    EXPECT_TRUE(tensor::all_equal(net->weight, 3) && tensor::all_equal(net->bias, 4));
+  };
+  refused(SavedState({{"weight", torch::ones({1, 2})}}), {"no \"bias\""});
+  refused(SavedState({{"weight", torch::ones({1, 3})}, {"bias", bias}}), {"\"weight\"", "another shape"});
+  refused(SavedState({{"weight", torch::ones({1, 2})}, {"bias", bias}, {"scale", bias}}),
+          {"\"scale\", which the module has not"});
+  tensor::expect_error([&] { load_state_dict(*net, "/nowhere"); }, {"cannot read", "/nowhere"});
+}
+
+TEST(Model, StartsWithTheValuesOfRankZero) {
+  run_world(3, [](int rank) {
+    torch::manual_seed(rank);
+    nn::Sequential net(nn::Linear(3, 4), nn::BatchNorm1d(4));
+    net[1]->as<nn::BatchNorm1d>()->running_mean.fill_(rank);
+    DistributedDataParallel model(net);
+    torch::manual_seed(0);
+    const nn::Linear same(3, 4);
+    EXPECT_TRUE(at::equal(net[0]->as<nn::Linear>()->weight, same->weight));
+    EXPECT_TRUE(tensor::all_equal(net[1]->as<nn::BatchNorm1d>()->running_mean, 0));
+  });
+}
+
+TEST(Model, BuffersAreThoseOfRankZeroBeforeForward) {
+  run_world(2, [](int rank) {
+    nn::BatchNorm1d net(2);
+    DistributedDataParallel model(net);
+    net->running_mean.fill_(rank + 5);
+    const auto version = net->running_var._version();
+    net->train(false);
+    model.train();
+    net->options.momentum(0);
+    model(torch::randn({4, 2}));
+    EXPECT_TRUE(tensor::all_equal(net->running_mean, 5));
+    EXPECT_LE(net->running_var._version(), version + 1);  // by the module's own update
+
+    nn::BatchNorm1d own(2);
+    DistributedDataParallel apart(own, {.forward_sync_buffers = false});
+    own->options.momentum(0);
+    own->running_mean.fill_(rank + 5);
+    apart(torch::randn({4, 2})).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(own->running_mean, rank + 5));
+
+    std::vector<std::string> seen;
+    nn::BatchNorm1d hooked(2);
+    DistributedDataParallel with_hook(hooked);
+    with_hook.register_buffer_comm_hook(
+        [&](const ddp::NamedTensors& buffers) {
+          for (const auto& [name, buffer] : buffers) seen.push_back(name);
+        },
+        BufferHookLocation::kPostForward);
+    with_hook(torch::randn({4, 2}));
+    EXPECT_THAT(seen, ElementsAre("running_mean", "running_var", "num_batches_tracked"));
+    with_hook.register_buffer_comm_hook([&](const ddp::NamedTensors&) { hooked->running_mean.fill_(7); },
+                                        BufferHookLocation::kPreForward);
+    hooked->options.momentum(0);
+    with_hook(torch::randn({4, 2}));
+    EXPECT_TRUE(tensor::all_equal(hooked->running_mean, 7));
+  });
+}
+
+// A layer, and a buffer that is the rank's number when it is made.
+struct NumberedImpl : nn::Module {
+  explicit NumberedImpl(int rank) : layer(register_module("layer", nn::Linear(2, 2))) {
+    number = register_buffer("number", torch::full({2}, rank));
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  nn::Linear layer;
+  at::Tensor number;
+};
+TORCH_MODULE(Numbered);
+
+TEST(Model, OptionsSayWhichBuffersAreRankZeros) {
+  struct Case {
+    DataParallelOptions options;
+    bool at_construction;
+    bool before_forward;
+  };
+  const std::vector<Case> cases = {
+      {{}, true, true},
+      {{.forward_sync_buffers = false}, true, false},
+      {{.broadcast_buffers = false}, false, false},
+      {{.forward_sync_buffers = true, .broadcast_buffers = false}, true, true},
+      {{.init_sync = false}, false, true},
+      {{.parameters_and_buffers_to_ignore = {"number"}}, false, false},
+  };
+  run_world(2, [&](int rank) {
+    for (const Case& each : cases) {
+      torch::manual_seed(rank);
+      Numbered net(rank);
+      const at::Tensor weight = net->layer->weight.detach().clone();
+      DistributedDataParallel model(net, each.options);
+      EXPECT_TRUE(tensor::all_equal(net->number, each.at_construction ? 0 : rank));
+      EXPECT_EQ(at::equal(net->layer->weight, weight), rank == 0 || !each.options.init_sync);
+      net->number.fill_(rank + 5);
+      const auto version = net->number._version();
+      model(torch::ones({1, 2})).sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->number, each.before_forward ? 5 : rank + 5));
+      EXPECT_EQ(net->number._version(), version);
+      // Another tensor in its place, and one that is new.
+      net->number.set_data(torch::full({3}, rank + 9));
+      const at::Tensor later = net->register_buffer("later", torch::full({2}, rank + 7));
+      model(torch::ones({1, 2})).sum().backward();
+      const bool is_ignored = !each.options.parameters_and_buffers_to_ignore.empty();
+      EXPECT_TRUE(tensor::all_equal(net->number, each.before_forward ? 9 : rank + 9));
+      EXPECT_TRUE(tensor::all_equal(later, each.before_forward || is_ignored ? 7 : rank + 7));
+    }
+  });
+}
+
+TEST(Model, IgnoredAndFrozenParametersStayAsTheyAre) {
+  run_world(2, [](int rank) {
+    nn::Sequential net(nn::Linear(2, 2), nn::Linear(2, 2));
+    net[0]->as<nn::Linear>()->bias.requires_grad_(false);
+    {
+      const torch::NoGradGuard no_grad;
+      net[1]->as<nn::Linear>()->weight.fill_(rank);
+    }
+    DistributedDataParallel model(net, {.parameters_and_buffers_to_ignore = {"1.weight"}});
+    EXPECT_TRUE(tensor::all_equal(net[1]->as<nn::Linear>()->weight, rank));
+    model(torch::full({1, 2}, 1.)).sum().backward();
+    model(torch::full({1, 2}, 1.)).sum().backward();
+    EXPECT_FALSE(net[0]->as<nn::Linear>()->bias.grad().defined());
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
