@@ -28,8 +28,8 @@ PREPARE = {
 
 class Completion(unittest.TestCase):
     def test_the_script_has_no_syntax_errors(self):
-        script = subprocess.run([COMMAND, "completion", SHELL], capture_output=True, timeout=60, check=True).stdout
-        result = subprocess.run([SHELL, "-n"], input=script, capture_output=True, timeout=60)
+        script = subprocess.run([COMMAND, "completion", SHELL], capture_output=True, timeout=200, check=True).stdout
+        result = subprocess.run([SHELL, "-n"], input=script, capture_output=True, timeout=200)
         self.assertEqual((result.returncode, result.stderr), (0, b""))
 
     def test_the_tab_key_completes_commands_options_and_files(self):
@@ -56,7 +56,7 @@ class Completion(unittest.TestCase):
             os.chdir(folder)
             os.execvpe(START[SHELL][0], START[SHELL], environment)
         os.write(terminal, "".join(line + "\r" for line in lines).encode())
-        seen, deadline = b"", time.monotonic() + 60
+        seen, deadline = b"", time.monotonic() + 200
         try:
             while time.monotonic() < deadline:
                 if select.select([terminal], [], [], 1)[0]:

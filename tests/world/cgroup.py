@@ -14,18 +14,21 @@ class Cgroup:
 
     def __init__(self, limit):
         """`limit` in bytes."""
-        self.limit = limit
         lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
         paths = {controllers: path for _, controllers, path in lines}
         v1 = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
-        root, path, self.file = ("/sys/fs/cgroup/memory", v1, "memory.limit_in_bytes") if v1 else (
-            "/sys/fs/cgroup", paths[""], "memory.max")
+        root, path, self.limits = ("/sys/fs/cgroup/memory", v1, {"memory.limit_in_bytes": limit}) if v1 else (
+            "/sys/fs/cgroup", paths[""], {"memory.max": limit})
+        # Where there is swap, as much of it would be used instead.
+        self.swap = {"memory.memsw.limit_in_bytes": limit} if v1 else {"memory.swap.max": 0}
         self.folder = pathlib.Path(root + path, f"lockstep-test-{os.getpid()}")
 
     def __enter__(self):
         self.folder.mkdir()
         try:
-            (self.folder / self.file).write_text(str(self.limit))
+            swap = {name: value for name, value in self.swap.items() if (self.folder / name).exists()}
+            for name, value in (self.limits | swap).items():
+                (self.folder / name).write_text(str(value))
         except OSError:
             self.folder.rmdir()
             raise
@@ -33,7 +36,7 @@ class Cgroup:
 
     def __exit__(self, *_):
         # The kernel takes a while to forget a process that has ended.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 return self.folder.rmdir()

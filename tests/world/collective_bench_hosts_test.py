@@ -25,8 +25,10 @@ class BenchBetweenHosts(bench_runs.BenchTest):
             self.assertGreater(row["median_us"], least_us / 4, out)  # what fits into the bucket is faster
 
     def test_of_several_ranks_on_each(self):
-        _, report = self.bench("all_to_all", "--nproc", "2", "--hosts", "2", "--bytes", "4KiB,100KiB", "--rounds", "1")
-        self.assertEqual([(row["nproc"], row["hosts"], row["verified"]) for row in report["rows"]], [(2, 2, True)] * 2)
+        for op in ("all_to_all", "reduce"):
+            _, report = self.bench(op, "--nproc", "2", "--hosts", "2", "--bytes", "4KiB,100KiB", "--rounds", "1")
+            self.assertEqual([(row["op"], row["nproc"], row["hosts"], row["verified"]) for row in report["rows"]],
+                             [(op, 2, 2, True)] * 2)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import xml.etree.ElementTree
 import bench_runs
 
 COMMAND, PEERS = sys.argv[1], sys.argv[2]
-ROW = {"op", "nproc", "hosts", "bytes", "dtype", "memory", "median_us", "algbw_gbs", "busbw_gbs", "cpu_s", "verified",
-       "peers"}
+ROW = {"op", "nproc", "hosts", "bytes", "dtype", "peer_dtype", "memory", "median_us", "algbw_gbs", "busbw_gbs", "cpu_s",
+       "verified", "peers"}
 OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
        "send_recv"]
 
@@ -23,7 +23,7 @@ class CollectiveBench(bench_runs.BenchTest):
 
     def test_all_reduce_beside_every_peer(self):
         picture = self.folder / "plot.svg"
-        peers = ["--against", PEERS] if PEERS != "none" else []
+        peers = self.beside(*PEERS.split(",")) if PEERS != "none" else []
         peers += ["--api", "tensor"] if "gloo" in PEERS else []
         out, report = self.bench("all_reduce", "--nproc", "2", "--bytes", "4KiB", "--memory", "resident,foreign",
                                  "--rounds", "2", "--plot", str(picture), *peers)
@@ -53,12 +53,13 @@ class CollectiveBench(bench_runs.BenchTest):
         self.assertEqual(len(lines), 2 + len(names))
 
     def test_every_operation_is_verified(self):
-        """Beside MPI's, which start quickly."""
+        """Beside MPI's, which start quickly, with elements twice as large."""
         against = ["--against", "mpi"] if "mpi" in PEERS else []
         for op in OPS:
             _, report = self.bench(op, "--nproc", "3", "--bytes", "100KiB", "--memory", "resident,foreign",
-                                   "--dtype", "int32", "--rounds", "1", *against)
-            self.assertEqual([row["verified"] for row in report["rows"]], [True] * 2, op)
+                                   "--dtype", "int32", "--peer-dtype", "int64", "--rounds", "1", *against)
+            self.assertEqual([(row["verified"], row["dtype"], row["peer_dtype"]) for row in report["rows"]],
+                             [(True, "int32", "int64")] * 2, op)
             self.assertEqual([set(row["peers"]) for row in report["rows"]], [set(against[1:])] * 2, op)
         _, report = self.bench("barrier", "--nproc", "3", "--rounds", "1")
         self.assertEqual([(row["bytes"], row["dtype"], row["memory"], row["verified"]) for row in report["rows"]],
@@ -73,7 +74,7 @@ class CollectiveBench(bench_runs.BenchTest):
         process = self.start("all_reduce", "--nproc", "2", "--bytes", "4KiB", "--rounds", "10000")
         self.assertIn("all_reduce, float32", process.stdout.readline())
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=200)
         self.assertEqual(process.returncode, 1)
         self.assertIn("lockstep bench all_reduce: a signal has ended the bench.\n", err)
         self.assertEqual(list((self.folder / "tmp").iterdir()), [])

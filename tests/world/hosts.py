@@ -14,15 +14,15 @@ NAMES = ("hosta", "hostb", "hostc")
 
 
 def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=200)
 
 
 def remove_stale():
     """What a test program that was killed has left."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, timeout=30).stdout
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, timeout=200).stdout
     for name, pid in re.findall(r"^(lockstep(\d+)x?[abc])\b", listed, re.MULTILINE):
         if not os.path.exists(f"/proc/{pid}"):
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=30)
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=200)
 
 
 class TwoHosts:
@@ -51,7 +51,7 @@ class TwoHosts:
 
     def __exit__(self, *_):
         for space in self.spaces:
-            subprocess.run(["ip", "netns", "delete", space], capture_output=True, timeout=30)
+            subprocess.run(["ip", "netns", "delete", space], capture_output=True, timeout=200)
 
     def enter(self, host):
         """The words before a command that run it on that host. (`ip netns exec` would hide the cgroups' files.)"""
@@ -71,7 +71,7 @@ class TwoHosts:
         ip("-n", self.spaces[0], "link", "set", self.wires[0], "up")
         for host in (0, 1):
             subprocess.run(["ip", "-n", self.spaces[host], "neighbour", "delete", ADDRESSES[1 - host], "dev",
-                            self.wires[host]], capture_output=True, timeout=30)
+                            self.wires[host]], capture_output=True, timeout=200)
 
 
 class ThreeHosts(TwoHosts):
@@ -90,7 +90,7 @@ class ThreeHosts(TwoHosts):
                 ip("-n", space, "link", "set", wire, "up")
             ip("-n", third, "route", "add", "default", "via", GATEWAY)
             ip("-n", second, "route", "add", "default", "via", ADDRESSES[0])
-            subprocess.run([*self.enter(0), "sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True, timeout=30)
+            subprocess.run([*self.enter(0), "sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True, timeout=200)
         except BaseException:
             self.__exit__()
             raise
@@ -100,7 +100,7 @@ class ThreeHosts(TwoHosts):
 def probe():
     try:
         with TwoHosts() as hosts:
-            return subprocess.run([*hosts.enter(1), "true"], capture_output=True, timeout=30).returncode == 0
+            return subprocess.run([*hosts.enter(1), "true"], capture_output=True, timeout=200).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
 

@@ -16,11 +16,10 @@ import time
 import unittest
 import uuid
 
-from bounds import within
+from bounds import PATIENCE
 
 COMMAND = sys.argv[1] if len(sys.argv) > 1 else ""
 PYTHON = [sys.executable, "-S", "-E"]  # starts in a third of the time
-PATIENCE = within(120)  # for anything that must happen, on a machine that does other things too
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the command
 
@@ -109,7 +108,7 @@ class LauncherTest(unittest.TestCase):
 
     def assert_nothing_left(self):
         """At once after a launcher that has ended; a launcher that was killed has a guard that needs a moment."""
-        deadline = time.monotonic() + within(5)
+        deadline = time.monotonic() + PATIENCE
         while (left := processes_with(self.mark)) and time.monotonic() < deadline:
             select.select([], [], [], 0.005)
         for pid in left:

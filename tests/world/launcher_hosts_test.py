@@ -29,12 +29,13 @@ class HostsTest(LauncherTest):
         self.secret = str(self.folder / "job.secret")
         subprocess.run([COMMAND, "secret", self.secret], check=True, capture_output=True, timeout=PATIENCE)
 
-    def agent(self, host, *words, nproc=1, secret=None, node_rank=True, nnodes=2, endpoint=ENDPOINT):
+    def agent(self, host, *words, nproc=1, secret=None, node_rank=True, nnodes=2, endpoint=ENDPOINT,
+              before=()):
         """Starts the agent of one host."""
         options = ["--nnodes", nnodes, "--rdzv-endpoint", endpoint, "--nproc", nproc]
         options += ["--node-rank", host] if node_rank is True else [] if node_rank is None else ["--node-rank", node_rank]
         options += ["--secret-file", secret or self.secret] if secret != "" else []
-        return self.start(*options, *words, before=self.hosts.enter(host))
+        return self.start(*options, *words, before=[*self.hosts.enter(host), *before])
 
     def both(self, *words, **options):
         """Runs one command on both hosts to the end: [(status, out, err), (status, out, err)]."""
@@ -70,6 +71,22 @@ class Meeting(HostsTest):
         second.read_until("still waiting for the agent of node 0", "err")
         first = self.agent(0, *self.SHOW)
         self.assertEqual((first.finish()[0], second.finish()[0]), (0, 0))
+
+    def test_the_name_of_the_endpoint_may_come_last(self):
+        known = self.folder / "hosts"
+        for node_rank in (True, None):
+            known.write_text("")
+            # Each agent reads its host names from our file.
+            own_names = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                         f'mount --bind {known} /etc/hosts && exec "$@"', "sh"]
+            jobs = [self.agent(host, *self.SHOW, node_rank=node_rank, endpoint="late.invalid:29400", before=own_names)
+                    for host in (0, 1)]
+            for job in jobs:
+                job.read_until('still waiting for the .*cannot look up host "late.invalid"', "err")
+            known.write_text(f"{ADDRESSES[0]} late.invalid\n")
+            results = [job.finish() for job in jobs]
+            self.assertEqual([status for status, _, _ in results], [0, 0], results)
+            self.assertEqual([out[:12] for _, out, _ in results], ["[rank 0] 0/2", "[rank 1] 1/2"])
 
     def test_ranks_reach_rank_0s_socket_from_the_other_host(self):
         program = self.python("""
@@ -159,7 +176,12 @@ class Refusals(HostsTest):
     def test_a_name_that_nobody_knows(self):
         status, _, err = self.agent(1, "--join-timeout", "1.2", "true", endpoint="no.such.host.invalid:1").finish()
         self.assertEqual(status, 2)
-        self.assertRegex(err, 'not reached in 1.* s: cannot look up host "no.such.host.invalid"')
+        self.assertRegex(err, 'not reached in [\\d.]+ s: cannot look up host "no.such.host.invalid"')
+        for node_rank in (0, None):
+            status, _, err = self.agent(0, "--join-timeout", "1.2", "true", node_rank=node_rank,
+                                        endpoint="no.such.host.invalid:1").finish()
+            self.assertEqual(status, 2)
+            self.assertRegex(err, 'not found in [\\d.]+ s: cannot look up host "no.such.host.invalid"')
 
     def test_node_0_on_the_wrong_host(self):
         status, _, err = self.agent(1, "true", node_rank=0).finish()
@@ -178,6 +200,30 @@ class Refusals(HostsTest):
         self.assertEqual(status, 2)
         self.assertIn("29400", err)
         self.assertIn(f"pid {stranger.pid}", err)
+
+    def test_a_stranger_that_stays_silent_is_not_asked_for_long(self):
+        """F16, by arrival: it might be another agent of this host. A busy machine has several tries."""
+        program = ("import socket, sys\ns = socket.create_server(('%s', 29400))\nprint('bound', flush=True)\n"
+                   "while True:\n  guest, _ = s.accept()\n  print('asked', flush=True)\n"
+                   "  while guest.recv(4096): pass" % ADDRESSES[0])
+        stranger = subprocess.Popen([*self.hosts.enter(0), "python3", "-c", program], stdout=subprocess.PIPE)
+        stranger.stdout.readline()
+
+        def seconds_asked():
+            agent = self.agent(0, "true", node_rank=None)
+            stranger.stdout.readline()
+            start = time.monotonic()
+            status, _, err = agent.finish()
+            asked = time.monotonic() - start
+            self.assertEqual(status, 2)
+            self.assertIn(f"pid {stranger.pid}", err)
+            return asked
+
+        try:
+            self.assertTrue(any(seconds_asked() < 4 for _ in range(5)))
+        finally:
+            stranger.kill()
+            stranger.communicate(timeout=PATIENCE)
 
 
 class Rendezvous(HostsTest):

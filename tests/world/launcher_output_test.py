@@ -37,6 +37,12 @@ def lines_by_rank(out):
     return found
 
 
+def cpu_time(pid):
+    """In ticks, with that of the kernel for it."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
 class Output(LauncherTest):
     def test_lines_are_never_torn(self):
         program = self.python("""
@@ -83,7 +89,10 @@ while at < len(text):
                                        stderr=subprocess.PIPE, env=self.environment(**extra))
             os.close(theirs)
             process.communicate(timeout=PATIENCE)
-            self.assertEqual(b"\x1b[36m[rank 0] \x1b[0mx" in os.read(ours, 4096), coloured)
+            shown = b""
+            while b"\n" not in shown:
+                shown += os.read(ours, 4096)
+            self.assertEqual(b"\x1b[36m[rank 0] \x1b[0mx" in shown, coloured)
             os.close(ours)
 
     def test_a_reader_that_goes_away_does_not_end_the_job(self):
@@ -109,6 +118,33 @@ while at < len(text):
         job.send(signal.SIGTERM)
         status, _, _ = job.finish()
         self.assertEqual(status, 143)
+
+    def test_a_reader_that_never_reads_costs_no_time_and_a_signal_ends_the_launcher(self):
+        # A little more than the launcher's own memory and pipe take: the rest fits into the pipe of the rank.
+        job = self.start("sh", "-c", "echo pid $$ >&2; yes $(printf %0999d 0) | head -n 1140")
+        rank = int(job.read_until(r"pid (\d+)\n", "err").group(1))
+        until(lambda: not os.path.exists(f"/proc/{rank}"), "the rank ends")
+
+        def idle():  # for longer than the launcher gives outputs that have a writer left
+            before = cpu_time(job.pid)
+            select.select([], [], [], 1.5)
+            return cpu_time(job.pid) == before
+
+        until(idle, "the launcher waits for its reader, and does nothing else")
+        self.assertIsNone(job.process.poll())
+        job.send(signal.SIGTERM)
+        self.assertEqual(job.process.wait(timeout=PATIENCE), 0)
+        job.finish()
+
+    def test_two_signals_end_a_job_that_nobody_reads(self):
+        job = self.start("sh", "-c", "echo waiting >&2; exec yes")
+        job.read_until("waiting", "err")
+        job.send(signal.SIGSTOP)  # so that it sees both at once
+        job.send(signal.SIGTERM)
+        job.send(signal.SIGINT)
+        job.send(signal.SIGCONT)
+        self.assertIn(job.process.wait(timeout=PATIENCE), (130, 143))
+        job.finish()
 
     def test_output_of_a_grandchild_is_shown_to_its_end(self):
         # It is asked to end as soon as its rank has, and takes its time.

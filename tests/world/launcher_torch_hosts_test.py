@@ -5,6 +5,7 @@
 The interpreter that runs this file must have torch.
 """
 
+import os
 import sys
 
 from hosts import ADDRESSES, TwoHosts
@@ -28,8 +29,8 @@ class TorchOnTwoHosts(LauncherTest):
         (self.folder / "train.py").write_text(TRAIN)
         with TwoHosts() as hosts:
             jobs = [self.start("--nnodes", 2, "--insecure", "--rdzv-endpoint", f"{ADDRESSES[0]}:29400", "--python",
-                               sys.executable, "--env", f"GLOO_SOCKET_IFNAME={hosts.wires[host]}", "train.py",
-                               before=hosts.enter(host))
+                               os.environ.get("PYTHON_EXEC", sys.executable), "--env",
+                               f"GLOO_SOCKET_IFNAME={hosts.wires[host]}", "train.py", before=hosts.enter(host))
                     for host in (0, 1)]
             results = [job.finish() for job in jobs]
         self.assertEqual([status for status, _, _ in results], [0, 0], results)

@@ -5,9 +5,12 @@
 The interpreter that runs this file must have torch.
 """
 
+import os
 import sys
 
 from launcher import LauncherTest, main
+
+PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)
 
 TRAIN = """
 import os
@@ -40,12 +43,12 @@ class Torch(LauncherTest):
         (self.folder / "train.py").write_text(TRAIN)
 
     def test_gloo_meets_at_the_master_port(self):
-        status, out, err = self.run_job("--nproc", 3, "--python", sys.executable, "train.py")
+        status, out, err = self.run_job("--nproc", 3, "--python", PYTHON, "train.py")
         self.assertEqual(status, 0, err)
         self.assertEqual(sorted(out.splitlines()), [f"[rank {r}] sum 6.0 of 3 local {r}" for r in range(3)])
 
     def test_an_exception_is_in_the_report(self):
-        status, _, err = self.run_job("--nproc", 2, "--python", sys.executable, "train.py", env={"FAIL": "1"})
+        status, _, err = self.run_job("--nproc", 2, "--python", PYTHON, "train.py", env={"FAIL": "1"})
         self.assertEqual(status, 1, err)
         self.assertRegex(err, r"lockstep: rank 1 .* exited with code 1\.\n")
         self.assertIn("this rank gives up", err[err.index("  error  "):])

@@ -43,7 +43,7 @@ class Membership(RendezvousTest):
         for rank in ranks:
             answer = rank.answer(20)
             self.assert_failure(answer, "missing_ranks")
-            self.assertRegex(answer["message"], r"^rank 3 of 8 missing after 4\.\d s; 0-2, 4-7 are here$")
+            self.assertRegex(answer["message"], r"^rank 3 of 8 missing after \d+\.\d s; 0-2, 4-7 are here$")
             self.assertEqual((answer["missing"], answer["code"]), ([3], "timeout"))
         self.assertLess(time.monotonic() - start, within(4 + 5))
 
@@ -98,6 +98,23 @@ class Ports(RendezvousTest):
             answer = self.start_env_world(2, port, ranks=[0])[0].answer(20)
             self.assert_failure(answer, "port_taken", f"port {port}", f"process {os.getpid()}", "LOCKSTEP_PORT")
             self.assertLess(time.monotonic() - start, within(5))
+
+    def test_a_stranger_that_stays_silent_is_not_asked_for_long(self):
+        """F16. With a secret that was given it might be a store; a busy machine has several tries."""
+        secret = self.new_secret()
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            def seconds_asked():
+                rank = self.start_env_world(2, stranger.getsockname()[1], ranks=[0], LOCKSTEP_SECRET_FILE=secret)[0]
+                with stranger.accept()[0] as guest:
+                    start = time.monotonic()
+                    while guest.recv(4096):
+                        pass
+                    asked = time.monotonic() - start
+                stranger.accept()[0].close()  # whether anybody listens, before it gives up
+                self.assert_failure(rank.answer(20), "port_taken", f"process {os.getpid()}")
+                return asked
+
+            self.assertTrue(any(seconds_asked() < 1.5 for _ in range(5)))
 
     def test_two_jobs_on_one_port_do_not_disturb_each_other(self):
         port = free_port()
@@ -208,7 +225,7 @@ class StoreHost(RendezvousTest):
 
     def test_stopped_while_the_others_wait(self):
         port = free_port()
-        ranks = self.start_waiting(3, port, ranks=[0, 1], LOCKSTEP_TIMEOUT=6)
+        ranks = self.start_waiting(3, port, ranks=[0]) + self.start_waiting(3, port, ranks=[1], LOCKSTEP_TIMEOUT=6)
         ranks[0].stop()
         start = time.monotonic()
         answer = ranks[1].answer(30)

@@ -31,7 +31,7 @@ class Threads(RendezvousTest):
     """F31."""
 
     def test_a_server_says_so(self):
-        result = subprocess.run([COMMAND, "store", "--insecure"], env=clean_environment(), timeout=60,
+        result = subprocess.run([COMMAND, "store", "--insecure"], env=clean_environment(), timeout=200,
                                 capture_output=True, text=True, preexec_fn=no_threads)
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
         self.assertRegex(result.stderr, r"\Alockstep store: [^\n]*the thread lockstep-store cannot be started[^\n]*\n\Z")
@@ -45,7 +45,7 @@ class Threads(RendezvousTest):
 
     def test_a_launcher_needs_none_and_reports_the_rank_that_does(self):
         for program, status in (("true", 0), (rendezvous_rank.PROGRAM, 1)):
-            result = subprocess.run([COMMAND, "run", "--nproc", "2", program], env=clean_environment(), timeout=60,
+            result = subprocess.run([COMMAND, "run", "--nproc", "2", program], env=clean_environment(), timeout=200,
                                     stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=no_threads)
             self.assertEqual(result.returncode, status, result.stderr)
         self.assertIn("cannot be started", result.stdout)
@@ -59,8 +59,8 @@ class Disks(RendezvousTest):
         """A file system of this test's own."""
         path = os.path.join(self.folder, "disk")
         os.mkdir(path)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", path], check=True, timeout=60)
-        self.addCleanup(subprocess.run, ["umount", "--lazy", path], check=True, timeout=60)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", path], check=True, timeout=200)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", path], check=True, timeout=200)
         return path
 
     def start_file_world(self, path, **variables):
@@ -105,8 +105,8 @@ class Disks(RendezvousTest):
         self.assert_world(ranks)
         read_only = os.path.join(self.folder, "read_only")
         os.mkdir(read_only)
-        subprocess.run(["mount", "--bind", "-o", "ro", disk, read_only], check=True, timeout=60)
-        self.addCleanup(subprocess.run, ["umount", "--lazy", read_only], check=True, timeout=60)
+        subprocess.run(["mount", "--bind", "-o", "ro", disk, read_only], check=True, timeout=200)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", read_only], check=True, timeout=200)
         for name in ("job", "new"):
             answer = self.start({}, ["--url", f"file://{read_only}/{name}?world_size=2&rank=1"]).answer(10)
             self.assertFalse(answer["ok"], answer)

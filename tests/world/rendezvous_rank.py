@@ -31,14 +31,14 @@ class Rank:
     """One process. Answers are dictionaries; see rendezvous_rank.cpp."""
 
     def __init__(self, variables, options=(), prefix=(), pass_fds=(), program=None, **process):
-        environment = clean_environment() | {"LOCKSTEP_TIMEOUT": "30"}
+        environment = clean_environment() | {"LOCKSTEP_TIMEOUT": "100"}
         environment.update({name: str(value) for name, value in variables.items()})
         self.process = subprocess.Popen(
             [*prefix, program or PROGRAM, *[str(option) for option in options]], env=environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=pass_fds, **process)
         self.buffer = b""
 
-    def answer(self, seconds=60):
+    def answer(self, seconds=40):
         end = time.monotonic() + within(seconds)
         while b"\n" not in self.buffer:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))
@@ -57,7 +57,7 @@ class Rank:
         self.process.stdin.write(command.encode() + b"\n")
         self.process.stdin.flush()
 
-    def ask(self, command, seconds=60):
+    def ask(self, command, seconds=40):
         self.tell(command)
         return self.answer(seconds)
 
@@ -77,7 +77,7 @@ class Rank:
         """Closes stdin, so that it leaves and ends."""
         self.process.stdin.close()
 
-    def finish(self, seconds=60):
+    def finish(self, seconds=40):
         """Leaves; returns its exit status."""
         self.leave()
         return self.process.wait(within(seconds))
@@ -177,7 +177,7 @@ class RendezvousTest(unittest.TestCase):
         for rank in ranks:
             rank.leave()
         for rank in ranks:
-            self.assertEqual(rank.process.wait(within(60)), 0)
+            self.assertEqual(rank.process.wait(within(40)), 0)
 
     def assert_talks(self, ranks):
         self.assertEqual(ranks[0].ask("set key hello"), {"ok": True})

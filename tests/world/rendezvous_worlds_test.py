@@ -280,12 +280,12 @@ class Launchers(RendezvousTest):
 
     def port_with_a_free_neighbour(self):
         for _ in range(50):
-            agent = socket.create_server(("127.0.0.1", 0))
-            port = agent.getsockname()[1]
+            port = free_port()
+            agent = socket.create_server(("127.0.0.1", port))
             try:
                 with socket.create_server(("127.0.0.1", port + 1)):
                     return agent, port
-            except (OSError, OverflowError):
+            except OSError:
                 agent.close()
         self.fail("no two ports beside each other are free")
 

@@ -21,7 +21,7 @@ class TrainingBench(bench_runs.BenchTest):
         picture = self.folder / "plot.svg"
         names = [name for peer in PEERS.split(",") for name in ([peer, "torch_tuned"] if peer == "torch" else [peer])]
         out, report = self.bench("ddp", "--nproc", "2", "--model", "mlp-8x2", "--option", "default,no_sync", "--batch",
-                                 "2", "--against", PEERS, "--rounds", "1", "--plot", str(picture))
+                                 "2", "--rounds", "1", "--plot", str(picture), *self.beside(*PEERS.split(",")))
         self.assertEqual(set(report), {"machine", "versions", "rows"})
         self.assertEqual(set(report["versions"]), {"lockstep", *names})
         self.assertEqual([row["option"] for row in report["rows"]], ["default", "no_sync"])
@@ -46,11 +46,18 @@ class TrainingBench(bench_runs.BenchTest):
         self.assertEqual([(row["model"], row["verified"]) for row in report["rows"]],
                          [("gpt-small", True), ("resnet18", True)], out)
 
+    def test_options_that_are_more_than_a_flag_are_given_to_both_sides(self):
+        options = ["bucket_cap_mb_list", "skip_all_reduce_unused_params", "bf16_compress_hook"]
+        out, report = self.bench("ddp", "--nproc", "2", "--model", "mlp-8x2", "--option", ",".join(options), "--batch",
+                                 "2", "--rounds", "1", *self.beside(PEERS.split(",")[-1]))
+        self.assertEqual([(row["option"], row["verified"]) for row in report["rows"]],
+                         [(option, True) for option in options], out)
+
     def test_wrong_values_are_refused_in_one_sentence(self):
         for option, value in (("--model", "vgg"), ("--option", "fast"), ("--against", "gloo"), ("--batch", "0"),
                               ("--nproc", "two"), ("--cpu-binding", "socket"), ("--json", "/nowhere/report")):
             process = self.start("ddp", option, value)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=200)
             self.assertEqual((process.returncode, out), (2, ""), err)
             self.assertEqual(err.count("lockstep bench ddp: "), 1, err)
             self.assertIn(value, err)

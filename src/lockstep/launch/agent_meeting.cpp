@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "lockstep/base/text.h"
+#include "lockstep/store/port_owner.h"
 
 namespace lockstep::launch {
 namespace {
@@ -18,7 +19,7 @@ constexpr Duration kFirstTry = std::chrono::milliseconds(500);
 constexpr Duration kLongestTry = std::chrono::seconds(2);
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kCardArrives = std::chrono::seconds(10);
-constexpr Duration kStrangerAnswers = std::chrono::seconds(5);
+constexpr Duration kAgentAnswers = std::chrono::seconds(5);
 
 std::string tenant_of(const JobCard& card) { return cat("agents of ", card.run_id); }
 
@@ -47,6 +48,13 @@ bool is_final(const Status& status) {
   return status.failure() == Failure::kRejected || status.failure() == Failure::kVersionMismatch;
 }
 
+// Between two tries: what failed may have failed at once.
+Status pause(std::string_view waiting_for, const Deadline& deadline, const GiveUp& give_up) {
+  if (give_up(waiting_for)) return Status::aborted("stopped before the agents had met");
+  std::this_thread::sleep_for(deadline.clock().patience(kPause));
+  return {};
+}
+
 Result<Meeting> connect(const MeetingOptions& options, const Deadline& deadline, const GiveUp& give_up) {
   const store::TcpStoreOptions client{
       .endpoint = options.endpoint, .job_id = tenant_of(options.card), .secret = options.secret};
@@ -69,8 +77,7 @@ Result<Meeting> connect(const MeetingOptions& options, const Deadline& deadline,
       return reason.with_prefix(
           cat("the agent of node 0 was not reached in ", deadline.clock().now() - start, ": "));
     }
-    if (give_up(error.message())) return Status::aborted("stopped before the agents had met");
-    std::this_thread::sleep_for(deadline.clock().patience(kPause));  // it may have failed at once
+    LOCKSTEP_TRY(pause(cat("the agent of node 0: ", error.message()), deadline, give_up));
   }
   LOCKSTEP_ASSIGN(const Buffer card, meeting.store().get("card", deadline.at_most(kCardArrives)));
   LOCKSTEP_ASSIGN(meeting.card, card_from_json(text_of(card)));
@@ -124,9 +131,28 @@ Result<Meeting> serve_or_connect(const MeetingOptions& options, const SocketAddr
   auto served = serve(options, here, deadline);
   if (served.ok() || served.status().failure() != Failure::kPortTaken) return served;
   // Most likely by another agent of this host. If not, who has the port is what the user must know.
-  auto met = connect(options, deadline.at_most(kStrangerAnswers), give_up);
+  const auto owner = served.status().cause().pid;
+  const bool stranger = owner && store::is_another_program(*owner);
+  auto met = connect(options, deadline.at_most(stranger ? store::kStrangerAnswers : kAgentAnswers), give_up);
   if (met.ok() || met.status().code() == Code::kAborted) return met;
   return served.status().with_prefix(cat(met.status().message(), " "));
+}
+
+// own_address() of the endpoint, as soon as its name can be looked up.
+Result<std::optional<SocketAddress>> await_own_address(const MeetingOptions& options,
+                                                       const Deadline& deadline, const GiveUp& give_up) {
+  const base::TimePoint start = deadline.clock().now();
+  Status reason;
+  for (;;) {
+    auto here = own_address(options.endpoint, deadline);
+    if (here.ok()) return here;
+    if (!deadline.expired() || reason.ok()) reason = here.status();  // what had no time says little
+    if (deadline.expired()) {
+      return reason.with_prefix(
+          cat("the endpoint of the agents was not found in ", deadline.clock().now() - start, ": "));
+    }
+    LOCKSTEP_TRY(pause(cat("the endpoint of the agents: ", reason.message()), deadline, give_up));
+  }
 }
 
 Result<Meeting> find_each_other(const MeetingOptions& options, const Deadline& deadline,
@@ -137,14 +163,9 @@ Result<Meeting> find_each_other(const MeetingOptions& options, const Deadline& d
     if (!here.ok()) return here.status().with_prefix("--local-addr: ");
     return serve(options, *here, deadline);
   }
-  const auto here = own_address(options.endpoint, deadline);
-  if (options.node_rank) {
-    if (!here.ok()) return here.status();
-    return *here ? serve(options, **here, deadline) : Result<Meeting>(not_here(options));
-  }
-  // A name that does not resolve yet may do so later: whoever connects tries again.
-  if (!here.ok() || !*here) return connect(options, deadline, give_up);
-  return serve_or_connect(options, **here, deadline, give_up);
+  LOCKSTEP_ASSIGN(const auto here, await_own_address(options, deadline, give_up));
+  if (options.node_rank) return here ? serve(options, *here, deadline) : Result<Meeting>(not_here(options));
+  return here ? serve_or_connect(options, *here, deadline, give_up) : connect(options, deadline, give_up);
 }
 
 }  // namespace

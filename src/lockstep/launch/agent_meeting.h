@@ -35,12 +35,12 @@ struct Meeting {
   Store& store() const { return *hosted.store; }
 };
 
-// Called while it waits, with the reason; true ends it with kAborted.
+// Called while it waits, with what for and why; true ends it with kAborted.
 using GiveUp = std::function<bool(std::string_view waiting_for)>;
 
 // Serves if the endpoint is an address of this host and node_rank, if given, is 0; by arrival, who binds
-// first serves. Errors name who is in the way: a port that is taken and by whom, a node rank that two hosts
-// claim, unequal
+// first serves. A name that cannot be looked up yet is tried again until the deadline, by every agent. Errors
+// name who is in the way: a port that is taken and by whom, a node rank that two hosts claim, unequal
 // --nnodes, one agent too many, a wrong secret.
 Result<Meeting> meet(const MeetingOptions& options, const Deadline& deadline, const GiveUp& give_up);
 

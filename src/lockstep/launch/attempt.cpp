@@ -71,7 +71,8 @@ void Attempt::on_signals() {
 
 void Attempt::on_ending_signal(int signal) {
   if (outcome_) {
-    group_.kill_all();  // it was already ending: now it is meant
+    context_.hurried = true;  // it was already ending: now it is meant
+    group_.kill_all();
     return;
   }
   conclude({.kind = Outcome::Kind::kStopped, .signal = signal, .host = context_.input.setting.host}, signal);

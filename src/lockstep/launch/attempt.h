@@ -25,6 +25,7 @@ struct LaunchContext {
   const Guard& guard;
   Coordinator& coordinator;
   std::set<pid_t> spared;  // children that the process had before
+  bool hurried = false;    // a signal came while the job was ending: nobody waits for the output to be read
 };
 
 struct Outcome {

@@ -89,17 +89,14 @@ Result<int> count_processes(const ProcessCount& count, const Environment& enviro
 
 Result<std::optional<Secret>> choose_secret(const RunOptions& options, const Environment& environment) {
   const bool one_host = options.nnodes == 1;
-  if (options.insecure || (environment.insecure && options.secret_file.empty())) {
-    if (one_host) return std::optional(Secret::generate());  // costs nothing, and keeps other users out
-    return std::optional<Secret>();
-  }
   const std::string path =
       !options.secret_file.empty() ? options.secret_file : environment.secret_file.value_or("");
-  if (!path.empty()) {
+  if (!path.empty() && !options.insecure) {
     LOCKSTEP_ASSIGN(Secret secret, Secret::from_file(path));
     return std::optional(std::move(secret));
   }
-  if (one_host) return std::optional(Secret::generate());
+  if (one_host) return std::optional(Secret::generate());  // costs nothing, and keeps other users out
+  if (options.insecure || environment.insecure) return std::optional<Secret>();
   return Status::invalid(
       "a job on several hosts needs a secret that all of them share: make one with 'lockstep secret "
       "job.secret', "

@@ -34,7 +34,8 @@ int count_gpu_devices();
 int count_gpus(const Environment& environment);
 
 // The secret of the job: from --secret-file, from LOCKSTEP_SECRET_FILE, or, on one host, a fresh one. Several
-// hosts without any are refused (kNoSecret) with the line to add, unless --insecure.
+// hosts without any are refused (kNoSecret) with the line to add, unless insecure is said. --insecure also
+// leaves out the variable.
 Result<std::optional<Secret>> choose_secret(const RunOptions& options, const Environment& environment);
 
 // Everything but the program, which has exit codes of its own.

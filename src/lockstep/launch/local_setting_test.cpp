@@ -67,6 +67,21 @@ TEST(ChooseSecret, TheOptionIsStrongerThanTheVariable) {
   EXPECT_TRUE(std::ranges::equal(chosen->bytes(), mine.bytes()));
 }
 
+TEST(ChooseSecret, AFileThatTheEnvironmentNamesIsUsedAlsoWhereItSaysInsecure) {
+  const testing::TemporaryFolder folder;
+  const Secret mine = Secret::generate();
+  ASSERT_OK(mine.to_new_file(folder.path("mine")));
+  const Environment environment =
+      with({{"LOCKSTEP_SECRET_FILE", folder.path("mine")}, {"LOCKSTEP_INSECURE", "1"}});
+  for (const int nnodes : {1, 2}) {
+    ASSERT_OK_AND_ASSIGN(const auto chosen, choose_secret({.nnodes = nnodes}, environment));
+    ASSERT_TRUE(chosen);
+    EXPECT_TRUE(std::ranges::equal(chosen->bytes(), mine.bytes()));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto by_option, choose_secret({.nnodes = 2, .insecure = true}, environment));
+  EXPECT_FALSE(by_option) << "arguments beat the environment";
+}
+
 TEST(LocalSetting, DividesTheCoresUnlessToldOtherwise) {
   ASSERT_OK_AND_ASSIGN(const LocalSetting one, make_local_setting({.nproc = {.number = 1}}, with({})));
   EXPECT_EQ(one.omp_num_threads, base::usable_cores());

@@ -20,30 +20,38 @@ Status bad(std::string_view option, std::string_view text, std::string_view expe
   return Status::invalid(cat(option, " ", quoted(text), " is not valid: give ", expected));
 }
 
-// Sets `out` from `text` unless that is empty.
-Status read_count(std::string_view option, const std::string& text, int low, int high, int& out) {
-  if (text.empty()) return {};
+Result<int> parse_count(std::string_view option, const std::string& text, int low, int high) {
   const auto value = parse_integer<int>(text);
   if (!value || *value < low || *value > high) {
     return bad(option, text, cat("a number from ", low, " to ", high));
   }
-  out = *value;
-  return {};
+  return *value;
 }
 
-Status read_duration(std::string_view option, const std::string& text, Duration& out) {
-  if (text.empty()) return {};
+Result<Duration> parse_time(std::string_view option, const std::string& text) {
   const auto value = parse_duration(text);
   if (!value || *value < Duration::zero() || *value > std::chrono::hours(24 * 365)) {
     return bad(option, text, "a time such as 30, 1.5s, 250ms or 5min");
   }
-  out = *value;
+  return *value;
+}
+
+// Sets `out` from a word, unless that was not given.
+Status read_count(std::string_view option, const std::string& word, int low, int high, int& out) {
+  if (word.empty()) return {};
+  LOCKSTEP_ASSIGN(out, parse_count(option, word, low, high));
+  return {};
+}
+
+Status read_duration(std::string_view option, const std::string& word, Duration& out) {
+  if (word.empty()) return {};
+  LOCKSTEP_ASSIGN(out, parse_time(option, word));
   return {};
 }
 
 Status read_nnodes(const std::string& text, int& out) {
   const auto colon = text.find(':');
-  if (colon != std::string::npos) {
+  if (colon != std::string::npos && text.size() > 1) {
     if (text.substr(0, colon) != text.substr(colon + 1)) {
       return Status::invalid(cat("--nnodes ", quoted(text),
                                  " asks for a range, and the number of hosts cannot change while a job runs: "
@@ -127,11 +135,9 @@ Status read_rdzv(const RunWords& words, RunOptions& options) {
     const std::string value =
         equals == std::string::npos ? "" : std::string(base::trim(part.substr(equals + 1)));
     if (key == "join_timeout" || key == "timeout") {
-      LOCKSTEP_TRY(read_duration("--rdzv-conf " + key, value, options.join_timeout));
+      LOCKSTEP_ASSIGN(options.join_timeout, parse_time("--rdzv-conf " + key, value));
     } else if (key == "rank") {
-      int rank = 0;
-      LOCKSTEP_TRY(read_count("--rdzv-conf rank", value, 0, kMaxNodes - 1, rank));
-      options.node_rank = rank;
+      LOCKSTEP_ASSIGN(options.node_rank, parse_count("--rdzv-conf rank", value, 0, kMaxNodes - 1));
     } else {
       return bad("--rdzv-conf", part, "join_timeout=SECONDS or rank=NODE_RANK");
     }
@@ -155,9 +161,7 @@ Status read_place(const RunWords& words, RunOptions& options) {
   LOCKSTEP_TRY(read_nnodes(words.nnodes, options.nnodes));
   LOCKSTEP_TRY(read_rdzv(words, options));
   if (!words.node_rank.empty()) {
-    int node_rank = 0;
-    LOCKSTEP_TRY(read_count("--node-rank", words.node_rank, 0, kMaxNodes - 1, node_rank));
-    options.node_rank = node_rank;
+    LOCKSTEP_ASSIGN(options.node_rank, parse_count("--node-rank", words.node_rank, 0, kMaxNodes - 1));
   }
   LOCKSTEP_TRY(read_endpoint(words, options));
   LOCKSTEP_TRY(check_id(words.rdzv_id));
@@ -223,6 +227,12 @@ Status check_together(const RunWords& words, const RunOptions& options) {
   if (options.node_rank && *options.node_rank >= options.nnodes) {
     return Status::invalid(cat("--node-rank ", *options.node_rank, " does not exist among --nnodes ",
                                options.nnodes, ": give 0 to ", options.nnodes - 1));
+  }
+  if (options.nnodes > 1 && !options.local_addr.empty() && !options.node_rank) {
+    return Status::invalid(
+        "--local-addr is the address that node 0 binds, and by arrival no host is node 0 before it has bound "
+        "one: "
+        "give --node-rank too, on all hosts");
   }
   if (options.insecure && !options.secret_file.empty()) {
     return Status::invalid("--secret-file and --insecure exclude each other: leave one out");

@@ -68,19 +68,19 @@ struct RunOptions {
   int nnodes = 1;
   std::optional<int> node_rank = {};  // empty: by arrival
   std::optional<base::Endpoint> rdzv_endpoint = {};
-  std::string rdzv_id = {};  // empty: made up
-  std::string local_addr =
-      {};  // this host's address for the others; empty: the one that routes to the endpoint
+  std::string rdzv_id = {};     // empty: made up
+  std::string local_addr = {};  // node 0: what it binds; empty: the endpoint's address
   std::string role = "default";
   base::Binding cpu_binding = base::Binding::kNone;
 
   // When something fails.
   int max_restarts = 0;
   Duration restart_delay = std::chrono::seconds(1);  // doubles with each restart, up to kMaxRestartDelay
-  Duration monitor_interval = std::chrono::milliseconds(100);  // between looks at the other agents
-  Duration join_timeout = std::chrono::minutes(5);             // for all agents to come
-  Duration shutdown_timeout = std::chrono::seconds(30);        // from SIGTERM to SIGKILL
-  std::vector<int> signals = {};                               // forwarded; see signals.h
+  Duration monitor_interval =
+      std::chrono::milliseconds(100);                    // between looks at the other agents; 500 ms at most
+  Duration join_timeout = std::chrono::minutes(5);       // for all agents to come
+  Duration shutdown_timeout = std::chrono::seconds(30);  // from SIGTERM to SIGKILL
+  std::vector<int> signals = {};                         // forwarded; see signals.h
 
   // Output.
   std::string log_dir = {};  // empty: no log files

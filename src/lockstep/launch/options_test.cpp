@@ -167,6 +167,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"PortThatIsNone", [](RunWords& w) { w.master_port = "x"; }, "--master-port \"127.0.0.1:x\""},
         BadCase{"Backend", [](RunWords& w) { w.rdzv_backend = "etcd"; }, R"(--rdzv-backend "etcd")"},
         BadCase{"Conf", [](RunWords& w) { w.rdzv_conf = "x=1"; }, R"(--rdzv-conf "x=1")"},
+        BadCase{"ConfRank", [](RunWords& w) { w.rdzv_conf = "rank="; }, R"(--rdzv-conf rank "")"},
+        BadCase{"ConfRankAlone", [](RunWords& w) { w.rdzv_conf = "rank"; }, R"(--rdzv-conf rank "")"},
+        BadCase{"ConfTimeout", [](RunWords& w) { w.rdzv_conf = "rank=0,timeout="; },
+                R"(--rdzv-conf timeout "")"},
+        BadCase{"NnodesColon", [](RunWords& w) { w.nnodes = ":"; }, R"(--nnodes ":")"},
+        BadCase{"LocalAddrByArrival",
+                [](RunWords& w) {
+                  w.nnodes = "2";
+                  w.rdzv_endpoint = "a:1";
+                  w.local_addr = "10.0.0.1";
+                },
+                "--local-addr is the address that node 0 binds"},
         BadCase{"Id", [](RunWords& w) { w.rdzv_id = "../x"; }, R"(--rdzv-id "../x")"},
         BadCase{"Standalone",
                 [](RunWords& w) {

@@ -23,6 +23,9 @@
 namespace lockstep::launch {
 namespace {
 
+// How long a reader has to take the last lines of a job that was to end at once.
+constexpr Duration kHurriedLines = std::chrono::seconds(1);
+
 // 0, 1 and 2 must be open, or a pipe of ours would take their number.
 void open_standard_descriptors() {
   for (;;) {
@@ -255,9 +258,9 @@ Result<int> run_job(const RunOptions& options, const Environment& environment, c
   warn_if_insecure(console, setting);
   LOCKSTEP_ASSIGN(const int code, run_attempts(context));
   // The last lines, unless whoever reads them has stopped reading and the user has had enough.
-  LOCKSTEP_ASSIGN(
-      [[maybe_unused]] const int stopped,
-      wait_unless_stopped(context, clock.in(std::chrono::hours(24)), [&] { return console.empty(); }));
+  const Deadline last_lines = clock.in(context.hurried ? kHurriedLines : std::chrono::hours(24));
+  LOCKSTEP_ASSIGN([[maybe_unused]] const int stopped,
+                  wait_unless_stopped(context, last_lines, [&] { return console.empty(); }));
   return code;
 }
 

@@ -17,7 +17,7 @@ class SharedLogTest : public ::testing::Test {
   static AgentMessage done(int node) { return {.kind = AgentMessage::Kind::kDone, .node = node}; }
   static Deadline now() { return Clock::steady().in(Duration::zero()); }
   Status append(SharedLog& log, int node) {
-    return log.append(done(node), Clock::steady().in(std::chrono::seconds(10)));
+    return log.append(done(node), Clock::steady().in(std::chrono::seconds(60)));
   }
   // The nodes whose messages the log still has for this reader.
   static std::vector<int> rest(SharedLog& log) {

@@ -56,6 +56,7 @@ Result<SignalChannel> SignalChannel::make(const std::vector<int>& forwarded) {
   UniqueFd fd(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd) return Status::from_errno("the launcher cannot make a descriptor for signals", errno);
   pthread_sigmask(SIG_BLOCK, &mask, nullptr);
+  signal(SIGCHLD, SIG_DFL);
   signal(SIGPIPE, SIG_IGN);
   return SignalChannel(std::move(fd));
 }

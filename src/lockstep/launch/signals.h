@@ -23,8 +23,9 @@ bool ends_the_job(int signal);
 class SignalChannel {
  public:
   // Blocks SIGCHLD, SIGTSTP, SIGCONT and `forwarded`, but none that was ignored when the process started
-  // (nohup), and ignores SIGPIPE. That stays so after its destruction: it is for a process that ends with its
-  // job, and a signal that comes too late must not change how it ends.
+  // (nohup), and ignores SIGPIPE. SIGCHLD is never left ignored: nobody would hear how a child has ended.
+  // That stays so after its destruction: it is for a process that ends with its job, and a signal that comes
+  // too late must not change how it ends.
   static Result<SignalChannel> make(const std::vector<int>& forwarded);
 
   int fd() const { return fd_.get(); }

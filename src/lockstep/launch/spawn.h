@@ -58,7 +58,8 @@ class Spawner {
   Spawner(int argc, char** argv, std::map<std::string, RankFunction> functions);
 
   // Starts `size` ranks that run the function of that name, and waits for all of them.
-  // kInvalid if there is no such function.
+  // kInvalid if there is no such function. kUnsupported if this process ignores SIGCHLD, and if something in
+  // it took the status of a rank by waiting for all children: how the rank has ended is not known then.
   Status spawn(std::string_view name, WorldSize size, std::vector<std::string> arguments = {},
                const SpawnOptions& options = {}) const;
 

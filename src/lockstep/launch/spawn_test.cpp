@@ -73,14 +73,29 @@ Status die(const SpawnedRank& rank) {
   return pause(), Status();
 }
 
+Status die_when_told(const SpawnedRank& rank) {
+  const std::filesystem::path folder = rank.arguments[0];
+  touch(folder / "ready");
+  await(folder / "go");
+  raise(SIGKILL);
+  return {};
+}
+
 Status leave_early(const SpawnedRank&) { std::exit(3); }
 
 // Rank 0 hears of rank 1's failure before the parent does.
 Status blame(const SpawnedRank& rank) {
+  const std::filesystem::path folder = rank.arguments[0];
   if (rank.rank == Rank{0}) {
+    await(folder / "ready");
+    touch(folder / "blamed");
     return Status::disconnected("lost rank 1", {.failure = Failure::kPeerDied, .peer = Rank{1}});
   }
-  if (rank.rank == Rank{1}) return Status::invalid("the true cause");
+  if (rank.rank == Rank{1}) {
+    touch(folder / "ready");
+    await(folder / "blamed");
+    return Status::invalid("the true cause");
+  }
   return pause(), Status();
 }
 
@@ -161,6 +176,26 @@ TEST_F(Spawn, WrongCallsAreErrors) {
   EXPECT_THAT(spawn("die", 0), StatusIs(Code::kInvalid, HasSubstr("world of 0")));
 }
 
+TEST_F(Spawn, IsRefusedWhereSigchldIsIgnored) {
+  signal(SIGCHLD, SIG_IGN);
+  const Status status = spawn("die", 3);
+  signal(SIGCHLD, SIG_DFL);
+  EXPECT_THAT(status, StatusIs(Code::kUnsupported, HasSubstr("ignores SIGCHLD")));
+}
+
+TEST_F(Spawn, ARankWhoseEndNobodyHasSeenHasNotSucceeded) {
+  const std::filesystem::path folder = folder_.path();
+  std::thread other([&] {
+    await(folder / "ready");
+    signal(SIGCHLD, SIG_IGN);
+    touch(folder / "go");
+  });
+  const Status status = spawn("die_when_told", 1);
+  other.join();
+  signal(SIGCHLD, SIG_DFL);
+  EXPECT_THAT(status, StatusIs(Code::kUnsupported, HasSubstr("how is not known")));
+}
+
 TEST_F(Spawn, WorksFromAProcessWithThreads) {
   Status status = Status::internal("not run");
   std::thread([&] { status = spawn("check_grants", 2); }).join();
@@ -185,6 +220,7 @@ const std::map<std::string, RankFunction>& functions() {
                                                            {"fail_typed", fail_typed},
                                                            {"throw_something", throw_something},
                                                            {"die", die},
+                                                           {"die_when_told", die_when_told},
                                                            {"leave_early", leave_early},
                                                            {"blame", blame},
                                                            {"ignore_sigterm", ignore_sigterm}};

@@ -22,6 +22,13 @@ namespace {
 // As in WorkerGroup: how long a failure that blames a rank which still runs waits for that rank's own.
 constexpr Duration kSettle = std::chrono::seconds(1);
 
+// Then the kernel tells nobody how a child has ended.
+bool throws_statuses_away() {
+  struct sigaction action {};
+  return sigaction(SIGCHLD, nullptr, &action) == 0 &&
+         (action.sa_handler == SIG_IGN || (action.sa_flags & SA_NOCLDWAIT) != 0);
+}
+
 std::string error_path(int fd) { return cat("/proc/self/fd/", fd); }
 
 }  // namespace
@@ -29,6 +36,11 @@ std::string error_path(int fd) { return cat("/proc/self/fd/", fd); }
 Result<SpawnedRanks> SpawnedRanks::make(WorldSize size, const Variables& inherited,
                                         const SpawnOptions& options) {
   if (size.value < 1) return Status::invalid(cat("a world of ", size.value, " ranks cannot be spawned"));
+  if (throws_statuses_away()) {
+    return Status::unsupported(
+        "this process ignores SIGCHLD, so it would not hear how its ranks end: call signal(SIGCHLD, SIG_DFL) "
+        "before");
+  }
   SpawnedRanks ranks(size, inherited, options);
   for (Process& process : ranks.processes_) {
     process.error = UniqueFd(memfd_create("lockstep-error", MFD_CLOEXEC));
@@ -98,12 +110,12 @@ std::vector<EndedRank> SpawnedRanks::wait_for_some(const Deadline& deadline) {
     int status = 0;
     while (waitpid(process.pid, &status, 0) < 0) {
       if (errno == EINTR) continue;
-      status = 0;  // SIGCHLD is ignored here, and the kernel has thrown the status away
+      process.unseen = true;
       break;
     }
     process.wait_status = status;
     auto error = error_of(process);
-    if (status != 0 || error)
+    if (status != 0 || process.unseen || error)
       failed.push_back({.rank = Rank{static_cast<int>(indices[i])}, .error = std::move(error)});
   }
   return failed;
@@ -125,6 +137,12 @@ Status SpawnedRanks::failure_of(const EndedRank& ended) const {
     Cause cause = status.cause();
     if (!cause.rank) cause.rank = ended.rank;
     return status.with_cause(std::move(cause)).with_prefix(cat(who, " failed: "));
+  }
+  if (process.unseen) {
+    return Status::unsupported(
+        cat(who,
+            " has ended, and how is not known: something else in this process waits for "
+            "all of its children, or ignores SIGCHLD"));
   }
   const int status = *process.wait_status;
   return Status(Code::kDisconnected,

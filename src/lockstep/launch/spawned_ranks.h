@@ -20,6 +20,7 @@ namespace lockstep::launch {
 class SpawnedRanks {
  public:
   // Makes the job's secret and the sockets of rank 0, and the memory where each rank leaves its error.
+  // kUnsupported if this process ignores SIGCHLD.
   static Result<SpawnedRanks> make(WorldSize size, const Variables& inherited, const SpawnOptions& options);
   SpawnedRanks(SpawnedRanks&&) noexcept = default;
   SpawnedRanks& operator=(SpawnedRanks&&) = delete;
@@ -44,6 +45,7 @@ class SpawnedRanks {
     pid_t pid = 0;
     UniqueFd pidfd = {};
     std::optional<int> wait_status = {};
+    bool unseen = false;  // it has ended, and its status was not ours to take
   };
   SpawnedRanks(WorldSize size, const Variables& inherited, const SpawnOptions& options)
       : processes_(static_cast<std::size_t>(size.value)), inherited_(inherited), options_(options) {}

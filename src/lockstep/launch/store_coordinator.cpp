@@ -124,10 +124,10 @@ void StoreCoordinator::run_on_thread() {
   const Deadline join_by = clock_.in(options_.join_timeout);
   const Deadline notice_at = clock_.in(kPatience);
   bool noticed = false;
-  auto met = meet(options_.meeting, join_by, [&](std::string_view reason) {
+  auto met = meet(options_.meeting, join_by, [&](std::string_view waiting_for) {
     if (notice_at.expired() && !std::exchange(noticed, true)) {
       emit({.kind = AgentEvent::Kind::kNotice,
-            .error = Status::timeout(cat("still waiting for the agent of node 0: ", reason))});
+            .error = Status::timeout(cat("still waiting for ", waiting_for))});
     }
     return leaving();
   });

@@ -124,7 +124,7 @@ void WorkerGroup::stop(int signal) {
 
 void WorkerGroup::kill_all() {
   if (!kill_at_) kill_at_ = setting_.clock.in(Duration::zero());
-  killed_ = true;
+  if (!give_up_at_) give_up_at_ = setting_.clock.in(kUnkillable);
   signal_groups(SIGKILL);
 }
 
@@ -140,14 +140,19 @@ void WorkerGroup::signal_groups(int signal) {
 void WorkerGroup::tick() {
   set_paused(setting_.console.congested());
   if (settle_until_ && settle_until_->expired()) decide_first_failure();
-  if (kill_at_ && kill_at_->expired() && !killed_) kill_all();
-  if (phase_ == Phase::kRunning && std::all_of(workers_.begin(), workers_.end(),
-                                               [](const Worker& w) { return w.wait_status.has_value(); })) {
+  if (kill_at_ && kill_at_->expired() && !give_up_at_) kill_all();
+  if (phase_ == Phase::kRunning && (all_ended() || given_up())) {
     phase_ = Phase::kSweeping;
-    decide_first_failure();  // there is nobody left to wait for
+    if (give_up_at_) give_up_at_ = setting_.clock.in(kUnkillable);  // what is swept has its own time to die
+    decide_first_failure();                                         // there is nobody left to wait for
   }
   if (phase_ == Phase::kSweeping) sweep();
   if (phase_ == Phase::kDraining) drain();
+}
+
+bool WorkerGroup::all_ended() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.wait_status.has_value(); });
 }
 
 std::vector<pid_t> WorkerGroup::leftovers() const {
@@ -160,9 +165,8 @@ std::vector<pid_t> WorkerGroup::leftovers() const {
 
 void WorkerGroup::sweep() {
   const std::vector<pid_t> left = leftovers();
-  const bool given_up = kill_at_ && setting_.clock.now() > kill_at_->at() + kUnkillable;
-  if (left.empty() || given_up) {
-    if (given_up) {
+  if (left.empty() || given_up()) {
+    if (!left.empty()) {
       setting_.console.say(cat("process ", left.front(), " and ", left.size() - 1,
                                " more cannot be killed and are left behind"));
     }
@@ -173,7 +177,7 @@ void WorkerGroup::sweep() {
   if (!kill_at_) kill_at_ = setting_.clock.in(setting_.grace);
   // What a rank has left in its group, and what has left the group: the latter are our children by now.
   for (const pid_t pid : left) {
-    if (killed_) {
+    if (give_up_at_) {
       kill(pid, SIGKILL);
     } else if (swept_.insert(pid).second) {
       kill(pid, SIGTERM);
@@ -191,7 +195,9 @@ void WorkerGroup::drain() {
   };
   bool finished = true;
   for_each_output([&](RankOutput& output) { finished = finished && output.finished(); });
-  if (!finished && drain_until_->expired() && !setting_.console.congested()) {
+  // Also while the console takes no more: what the pipes hold is bounded, and the console keeps it for its
+  // reader.
+  if (!finished && drain_until_->expired()) {
     for_each_output([](RankOutput& output) { output.abandon(); });
     finished = true;
   }
@@ -211,7 +217,8 @@ Deadline WorkerGroup::wake_at() const {
     if (deadline && deadline->at() < at.at()) at = *deadline;
   };
   consider(settle_until_);
-  if (!killed_) consider(kill_at_);
+  if (!give_up_at_) consider(kill_at_);
+  if (phase_ == Phase::kRunning) consider(give_up_at_);
   if (phase_ == Phase::kDraining) consider(drain_until_);
   if (phase_ == Phase::kSweeping) at = at.at_most(kRescan);
   return at;

@@ -8,6 +8,9 @@
 //   draining  until their output has been read to its end
 //   gone
 //
+// A process that does not die of SIGKILL, because the kernel does not let it, is given up after kUnkillable
+// and left behind.
+//
 // Thread safety: one thread, which is also the one that starts the ranks.
 // Does not: decide whether to restart, or talk to other hosts.
 #pragma once
@@ -102,6 +105,8 @@ class WorkerGroup {
   void forget_empty_groups();
   void decide_first_failure();
   void signal_groups(int signal);
+  bool all_ended() const;
+  bool given_up() const { return give_up_at_ && give_up_at_->expired(); }
   std::vector<pid_t> leftovers() const;
   void sweep();
   void drain();
@@ -113,8 +118,8 @@ class WorkerGroup {
   std::vector<std::size_t> failures_;  // in the order of their end
   std::optional<std::size_t> first_failure_;
   std::optional<Deadline> settle_until_;
-  std::optional<Deadline> kill_at_;  // set by stop(), or when sweeping begins
-  bool killed_ = false;
+  std::optional<Deadline> kill_at_;     // set by stop(), or when sweeping begins
+  std::optional<Deadline> give_up_at_;  // set once SIGKILL was sent
   std::optional<Deadline> drain_until_;
   std::set<pid_t> swept_;  // leftovers that have had their SIGTERM
 };
