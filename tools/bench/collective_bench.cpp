@@ -61,14 +61,19 @@ class CollectiveBench {
                       .hosts = options_.hosts,
                       .bytes = bytes,
                       .dtype = options_.dtype,
+                      .peer_dtype = options_.peer_dtype,
                       .memory = memory};
     const std::uint64_t fit = kBatchBytes.value / std::max<std::uint64_t>(bytes.value, 1);
     const TurnsCase what{
         .label = cat(name_of(row.op), " ", bytes, " ", memory),
         .command =
-            [&row](const BatchPlan& plan) {
-              return cat("run ", name_of(row.op), " ", collective::name_of(row.dtype), " ", row.bytes.value,
-                         " ", row.memory, " ", plan.iterations, " ", plan.batches);
+            [&row, this](const BatchPlan& plan, std::size_t side) {
+              const bool is_ours = side == 0 || sides_[side]->name() == "tensor";
+              const DType type = is_ours ? row.dtype : row.peer_dtype;
+              const std::uint64_t elements = row.bytes.value / collective::size_of(row.dtype);
+              return cat("run ", name_of(row.op), " ", collective::name_of(type), " ",
+                         elements * collective::size_of(type), " ", row.memory, " ", plan.iterations, " ",
+                         plan.batches);
             },
         .kind = {.operations = steps_of(row.op), .ends_together = row.op == CollectiveOp::kBarrier},
         .pace = {.batch_micros = kBatchMicros,
@@ -86,6 +91,8 @@ class CollectiveBench {
   void print_head() {
     out_ << name_of(options_.op);
     if (options_.op != CollectiveOp::kBarrier) out_ << ", " << collective::name_of(options_.dtype);
+    if (options_.peer_dtype != options_.dtype)
+      out_ << " (peers " << collective::name_of(options_.peer_dtype) << ")";
     out_ << ", " << options_.world().value << " ranks on " << options_.hosts
          << (options_.hosts == 1 ? " host, " : " hosts, ") << style_.cores << " cores, " << options_.rounds
          << " rounds\n"
@@ -155,6 +162,10 @@ void add_collective_benches(CLI::App& bench, tools::CommandContext& context) {
     if (op != CollectiveOp::kBarrier) {
       command->add_option("--bytes", arguments->bytes, "Sizes (4KiB,1MiB,25MiB)")->type_name("SIZE,...");
       command->add_option("--dtype", arguments->dtype, "The number type (float32)")->type_name("TYPE");
+      command
+          ->add_option("--peer-dtype", arguments->peer_dtype,
+                       "The number type of gloo and MPI, for as many elements (ours)")
+          ->type_name("TYPE");
       command
           ->add_option("--memory", arguments->memory, "Where our buffers lie: resident, foreign (resident)")
           ->type_name("KIND,...");

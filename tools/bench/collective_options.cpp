@@ -31,12 +31,12 @@ Result<std::vector<Bytes>> parse_sizes(const CollectiveOptions& options, const s
   return sizes;
 }
 
-Result<DType> parse_type(const std::string& text) {
+Result<DType> parse_type(std::string_view option, const std::string& text) {
   if (const auto dtype = parse_bench_type(text)) return *dtype;
   std::vector<std::string> names;
   names.reserve(kBenchTypes.size());
   for (const DType type : kBenchTypes) names.emplace_back(collective::name_of(type));
-  return Status::invalid(cat("--dtype ", base::quoted(text), " is not one of ", base::join(names)));
+  return Status::invalid(cat(option, " ", base::quoted(text), " is not one of ", base::join(names)));
 }
 
 }  // namespace
@@ -52,7 +52,11 @@ Result<CollectiveOptions> read_arguments(CollectiveOp op, const CollectiveArgume
   if (op == CollectiveOp::kSendRecv && options.world().value < 2) {
     return Status::invalid("send_recv needs at least two ranks: give a larger --nproc");
   }
-  LOCKSTEP_ASSIGN(options.dtype, parse_type(arguments.dtype));
+  LOCKSTEP_ASSIGN(options.dtype, parse_type("--dtype", arguments.dtype));
+  options.peer_dtype = options.dtype;
+  if (!arguments.peer_dtype.empty()) {
+    LOCKSTEP_ASSIGN(options.peer_dtype, parse_type("--peer-dtype", arguments.peer_dtype));
+  }
   LOCKSTEP_ASSIGN(options.bytes, parse_sizes(options, arguments.bytes));
   LOCKSTEP_ASSIGN(options.memory, parse_choices("--memory", arguments.memory, {"resident", "foreign"}));
   if (op == CollectiveOp::kBarrier) options.memory = {"none"};

@@ -19,6 +19,7 @@ struct CollectiveArguments {
   int nproc = 2;
   std::string bytes = "4KiB,1MiB,25MiB";
   std::string dtype = "float32";
+  std::string peer_dtype = {};
   std::string memory = "resident";
   std::string against = {};
   std::string api = "core";
@@ -38,6 +39,7 @@ struct CollectiveOptions {
   std::optional<std::uint64_t> rate = {};  // between two hosts, bits per second; else what they can
   std::vector<Bytes> bytes = {};           // cut to what the operation can have; {0} for a barrier
   DType dtype = DType::kFloat32;
+  DType peer_dtype = DType::kFloat32;     // of gloo and MPI, which get as many elements
   std::vector<std::string> memory = {};   // "resident", "foreign"; {"none"} for a barrier
   std::vector<std::string> against = {};  // "tensor", "gloo", "mpi"
   int rounds = 7;

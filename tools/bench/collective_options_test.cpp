@@ -67,6 +67,10 @@ TEST(CollectiveOptions, AMistakeIsOneSentenceThatNamesTheOption) {
             {.dtype = "float"},
             "--dtype \"float\" is not one of uint8, int8, int32, int64, float16, bfloat16, float32, float64"},
            {all_reduce,
+            {.peer_dtype = "half"},
+            "--peer-dtype \"half\" is not one of uint8, int8, int32, int64, float16, bfloat16, float32, "
+            "float64"},
+           {all_reduce,
             {.memory = "shared"},
             "--memory \"shared\" is not a list of resident and foreign, each at most once"},
            {all_reduce,

@@ -31,6 +31,7 @@ nlohmann::json json_of(const CollectiveRow& row) {
           {"hosts", row.hosts},
           {"bytes", row.bytes.value},
           {"dtype", row.op == CollectiveOp::kBarrier ? "none" : collective::name_of(row.dtype)},
+          {"peer_dtype", row.op == CollectiveOp::kBarrier ? "none" : collective::name_of(row.peer_dtype)},
           {"memory", row.memory},
           {"median_us", row.median_us()},
           {"algbw_gbs", row.algbw_gbs()},

@@ -19,6 +19,7 @@ struct CollectiveRow {
   int hosts = 1;
   Bytes bytes = {};
   DType dtype = DType::kFloat32;
+  DType peer_dtype = DType::kFloat32;
   std::string memory = {};
   std::vector<Measured> ours = {};
   std::vector<PeerRounds> peers = {};

@@ -12,9 +12,10 @@
 namespace lockstep::bench {
 namespace {
 
-Result<Measured> measure(BenchSide& side, const TurnsCase& what, const BatchPlan& plan) {
-  const std::string command = what.command(plan);
-  LOCKSTEP_ASSIGN(const auto answers, side.ask(command, Clock::steady().in(std::chrono::minutes(5))));
+Result<Measured> measure(const BenchSides& sides, std::size_t side, const TurnsCase& what,
+                         const BatchPlan& plan) {
+  const std::string command = what.command(plan, side);
+  LOCKSTEP_ASSIGN(const auto answers, sides[side]->ask(command, Clock::steady().in(std::chrono::minutes(5))));
   return read_answers(answers, {.operations = what.kind.operations * plan.iterations,
                                 .ends_together = what.kind.ends_together});
 }
@@ -37,10 +38,10 @@ BatchPlan plan_for(double micros, const Pace& pace) {
 Result<std::vector<std::optional<BatchPlan>>> make_plans(const BenchSides& sides, const TurnsCase& what,
                                                          std::vector<std::string>& notes) {
   std::vector<std::optional<BatchPlan>> plans;
-  for (const auto& side : sides) {
-    const auto first = measure(*side, what, {});
+  for (std::size_t side = 0; side < sides.size(); ++side) {
+    const auto first = measure(sides, side, what, {});
     if (first.status().code() == Code::kUnsupported) {
-      const std::string note = cat(side->name(), " cannot do this: ", first.status().message());
+      const std::string note = cat(sides[side]->name(), " cannot do this: ", first.status().message());
       if (plans.empty()) return Status::unsupported(note);
       if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
       plans.emplace_back();
@@ -65,7 +66,7 @@ Result<std::vector<PeerRounds>> measure_in_turns(const BenchSides& sides, const 
     for (std::size_t i = 0; i < sides.size(); ++i) {
       const std::size_t side = round % 2 == 0 ? i : sides.size() - 1 - i;
       if (!plans[side]) continue;
-      LOCKSTEP_ASSIGN(const Measured once, measure(*sides[side], what, *plans[side]));
+      LOCKSTEP_ASSIGN(const Measured once, measure(sides, side, what, *plans[side]));
       if (side > 0 && !once.verified) return refuse_wrong(*sides[side], what);
       measured[side].rounds.push_back(once);
     }

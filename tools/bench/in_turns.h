@@ -30,9 +30,9 @@ struct Pace {
 };
 
 struct TurnsCase {
-  std::string label = {};  // for the line of progress
-  std::function<std::string(const BatchPlan&)> command = {};
-  BatchKind kind = {};  // of a batch of one iteration
+  std::string label = {};                                                       // for the line of progress
+  std::function<std::string(const BatchPlan&, std::size_t side)> command = {};  // ours is side 0
+  BatchKind kind = {};                                                          // of a batch of one iteration
   Pace pace = {};
   int rounds = 1;
 };

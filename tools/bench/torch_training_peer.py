@@ -16,10 +16,12 @@ import zlib
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 LEARNING_RATE, EXAMPLES = 0.01, 4
+BUCKET_CAPS = [1, 4, 16]
 
 
 class Mlp(nn.Module):
@@ -141,11 +143,19 @@ class Training:
     def __init__(self, model, option, batch, tuned):
         self.net = make_net(model)
         self.accumulates = option == "no_sync"
+        skips = option == "skip_all_reduce_unused_params"
+        searches = option == "find_unused_parameters" or skips
         # static_graph looks for unused parameters in the first pass only, and is not for no_sync().
-        static = option == "static_graph" or (tuned and option not in ("no_sync", "find_unused_parameters"))
-        self.model = DistributedDataParallel(self.net, find_unused_parameters=option == "find_unused_parameters",
+        static = option == "static_graph" or (tuned and option != "no_sync" and not searches)
+        self.model = DistributedDataParallel(self.net, find_unused_parameters=searches,
                                              gradient_as_bucket_view=tuned and option != "no_bucket_view",
-                                             static_graph=static)
+                                             static_graph=static, skip_all_reduce_unused_params=skips,
+                                             bucket_cap_mb_list=BUCKET_CAPS if option == "bucket_cap_mb_list" else None,
+                                             batched_grad_copy=option == "batched_grad_copy")
+        if option.endswith("_compress_hook"):
+            hook = getattr(default_hooks, option)
+            # That of bf16 is refused by its name where there is no CUDA; gloo reduces what it gives.
+            self.model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
         self.optimizer = torch.optim.SGD(self.model.parameters(), LEARNING_RATE)
         self.examples, self.next = [], 0
         for i in range(EXAMPLES):

@@ -66,12 +66,13 @@ class TrainingBench {
     const std::string what = cat(model, " ", option, " ", row.batch, " ");
     show_progress(cat(model, ", ", option, ", comparing losses"));
     LOCKSTEP_TRY(compare_training(what, row));
-    const TurnsCase turns{
-        .label = cat(model, ", ", option),
-        .command =
-            [&what](const BatchPlan& plan) { return cat("run ", what, plan.iterations, " ", plan.batches); },
-        .pace = kPace,
-        .rounds = options_.rounds};
+    const TurnsCase turns{.label = cat(model, ", ", option),
+                          .command =
+                              [&what](const BatchPlan& plan, std::size_t /*side*/) {
+                                return cat("run ", what, plan.iterations, " ", plan.batches);
+                              },
+                          .pace = kPace,
+                          .rounds = options_.rounds};
     LOCKSTEP_ASSIGN(auto measured, measure_in_turns(sides_, turns, notes_));
     row.ours = std::move(measured.front().rounds);
     row.peers.assign(measured.begin() + 1, measured.end());
@@ -161,9 +162,10 @@ void add_training_bench(CLI::App& bench, tools::CommandContext& context) {
   command->add_option("--model", arguments->model, "What is trained (mlp-512x4,mlp-1024x8)")
       ->type_name("MODEL,...");
   command
-      ->add_option(
-          "--option", arguments->option,
-          "How, on both sides: default, find_unused_parameters, static_graph, no_bucket_view, no_sync")
+      ->add_option("--option", arguments->option,
+                   "How, on both sides: default, find_unused_parameters, static_graph, no_bucket_view, "
+                   "no_sync, batched_grad_copy, bucket_cap_mb_list, skip_all_reduce_unused_params, "
+                   "fp16_compress_hook, bf16_compress_hook")
       ->type_name("OPTION,...");
   command->add_option("--against", arguments->against, "What to compare with: plain, torch")
       ->type_name("PEER,...");

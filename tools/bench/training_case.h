@@ -31,10 +31,23 @@ struct TrainingModel {
 // An MLP has a width from 1 to 16384 and a depth from 1 to 256.
 std::optional<TrainingModel> parse_training_model(std::string_view name);
 
-// How both sides are told to work: "default"; "find_unused_parameters" and "static_graph" as the options are
-// called; "no_bucket_view" is gradient_as_bucket_view = false; "no_sync" adds up the gradients of two batches
-// in each step, the first of them under no_sync().
-inline constexpr std::array<std::string_view, 5> kTrainingOptions = {
-    "default", "find_unused_parameters", "static_graph", "no_bucket_view", "no_sync"};
+// How both sides are told to work: "default"; "find_unused_parameters", "static_graph" and
+// "batched_grad_copy" as the options are called; "no_bucket_view" is gradient_as_bucket_view = false;
+// "bucket_cap_mb_list" has the sizes of kBucketCaps; "skip_all_reduce_unused_params" has
+// find_unused_parameters with it, which it needs (every model uses all of its parameters: nothing is
+// skipped); "no_sync" adds up the gradients of two batches in each step, the first of them under no_sync();
+// "fp16_compress_hook" and "bf16_compress_hook" register that hook.
+inline constexpr std::array<std::string_view, 10> kTrainingOptions = {"default",
+                                                                      "find_unused_parameters",
+                                                                      "static_graph",
+                                                                      "no_bucket_view",
+                                                                      "no_sync",
+                                                                      "batched_grad_copy",
+                                                                      "bucket_cap_mb_list",
+                                                                      "skip_all_reduce_unused_params",
+                                                                      "fp16_compress_hook",
+                                                                      "bf16_compress_hook"};
+// MiB: a first bucket that is soon full, and larger ones after it.
+inline constexpr std::array<double, 3> kBucketCaps = {1, 4, 16};
 
 }  // namespace lockstep::bench

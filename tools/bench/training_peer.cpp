@@ -67,9 +67,14 @@ struct Task {
 
 DataParallelOptions options_of(const std::string& option) {
   DataParallelOptions options;
-  options.find_unused_parameters = option == "find_unused_parameters";
+  options.skip_all_reduce_unused_params = option == "skip_all_reduce_unused_params";
+  options.find_unused_parameters =
+      option == "find_unused_parameters" || options.skip_all_reduce_unused_params;
   options.static_graph = option == "static_graph";
   options.gradient_as_bucket_view = option != "no_bucket_view";
+  options.batched_grad_copy = option == "batched_grad_copy";
+  if (option == "bucket_cap_mb_list")
+    options.bucket_cap_mb_list.assign(kBucketCaps.begin(), kBucketCaps.end());
   return options;
 }
 
@@ -86,6 +91,8 @@ class Training {
       examples_.push_back(net_->examples(task.batch, static_cast<std::uint64_t>(seed)));
     }
     if (!model_) return;
+    if (task.option == "fp16_compress_hook") model_->register_comm_hook(fp16_compress_hook());
+    if (task.option == "bf16_compress_hook") model_->register_comm_hook(bf16_compress_hook());
     model_->observe([this](const PassEvent& event) {
       if (event.phase == PassPhase::kFinished) ++passes_;
       running_ += event.running;

@@ -89,13 +89,13 @@ nlohmann::json json_of(const TrainingRow& row) {
 }
 
 std::string training_head(const std::vector<std::string>& peers) {
-  return cat(cell("model", 13), cell("option", 24), cell("batch", 7), cell("ranks", 7), cell("bytes", 12),
+  return cat(cell("model", 13), cell("option", 31), cell("batch", 7), cell("ranks", 7), cell("bytes", 12),
              cell("us", 11), cell("cpu us", 11), cell("overlap", 9), cell("exposed us", 12), cell("ok", 4),
              peers_head(peers), "\n");
 }
 
 std::string training_line(const TrainingRow& row, int cores) {
-  return cat(cell(row.model, 13), cell(row.option, 24), cell(cat(row.batch), 7),
+  return cat(cell(row.model, 13), cell(row.option, 31), cell(cat(row.batch), 7),
              cell(cat(row.nproc, row.nproc > cores ? "*" : ""), 7), cell(cat(row.gradients.value), 12),
              cell(figure(median_us(row.ours)), 11), cell(figure(median_cpu_s(row.ours) * 1e6), 11),
              cell(rounded(row.communication.overlap, 2), 9), cell(figure(row.communication.exposed_us), 12),
