@@ -16,7 +16,7 @@ MPIRUN = []
 class MpiTest(unittest.TestCase):
     def run_ranks(self, what, ends_well=True):
         """Two ranks; returns the lines that they have printed."""
-        done = subprocess.run([*MPIRUN, "2", PROGRAM, what], capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run([*MPIRUN, "2", PROGRAM, what], capture_output=True, text=True, timeout=200, check=False)
         said = done.stdout + done.stderr
         self.assertEqual(done.returncode == 0, ends_well, said)
         lines = [line for line in done.stdout.splitlines() if line]

@@ -24,5 +24,5 @@ int main(int argc, char** argv) {
     LOCKSTEP_ASSIGN(std::unique_ptr<World> world, World::join(options));
     return std::unique_ptr<Groups>(std::move(world));
   };
-  return testing::run_backend_conformance(argc, argv, "native, shm", join);
+  return lockstep::testing::run_backend_conformance(argc, argv, "native, shm", join);
 }

@@ -98,7 +98,7 @@ class Lines(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             # A line on stdin ends the breakpoint.
             result = subprocess.run([COMMAND, "run", "--nproc", str(RANKS), "--prefix", "", PROGRAM, folder],
-                                    input="\n", capture_output=True, text=True, timeout=100)
+                                    input="\n", capture_output=True, text=True, timeout=200)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertEqual(sorted(result.stdout.splitlines()),
                          [f"rank {rank} has run {len(rows)} lines" for rank in range(RANKS)])
@@ -106,14 +106,14 @@ class Lines(unittest.TestCase):
     def test_its_programs_run(self):
         self.assertEqual(len(document.read(PAGE).programs), 2)
         first = subprocess.run([COMMAND, "run", "--nproc", str(RANKS), "--prefix", "", PROGRAM, "--program", "1"],
-                               capture_output=True, text=True, timeout=100)
+                               capture_output=True, text=True, timeout=200)
         self.assertEqual(first.returncode, 0, first.stderr)
         self.assertEqual(sorted(first.stdout.splitlines()), [f"rank {rank} of 3: 6" for rank in range(RANKS)])
-        second = subprocess.run([PROGRAM, "--program", "2"], capture_output=True, text=True, timeout=100)
+        second = subprocess.run([PROGRAM, "--program", "2"], capture_output=True, text=True, timeout=200)
         self.assertEqual(second.returncode, 0, second.stderr)
 
     def test_the_program_of_the_readme_trains(self):
-        result = subprocess.run([PROGRAM, "--program", "3"], capture_output=True, text=True, timeout=100)
+        result = subprocess.run([PROGRAM, "--program", "3"], capture_output=True, text=True, timeout=200)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertEqual(result.stdout, "3 batches\n")
 
@@ -159,10 +159,10 @@ class ChecksCanFail(unittest.TestCase):
             (folder / "page.md").write_text(SMALL_PAGE.replace("LINE", line), encoding="utf-8")
             document.main(folder / "page.md", folder / "page.cpp")
             compiled = subprocess.run([COMPILER, "-std=c++20", f"-I{folder}", f"-I{ROOT / 'tests' / 'from_pytorch'}",
-                                       folder / "page.cpp", "-o", folder / "page"], capture_output=True, timeout=100)
+                                       folder / "page.cpp", "-o", folder / "page"], capture_output=True, timeout=200)
             if compiled.returncode != 0:
                 return False, None, compiled.stderr.decode()
-            ran = subprocess.run([folder / "page", folder], capture_output=True, text=True, timeout=100)
+            ran = subprocess.run([folder / "page", folder], capture_output=True, text=True, timeout=200)
             return True, ran.returncode, ran.stderr
 
     def test_a_line_that_does_not_compile(self):

@@ -16,6 +16,7 @@ from torch.testing._internal.common_distributed import initialize_temp_directori
 from worlds import World  # noqa: E402
 
 import in_place_of_gloo  # noqa: E402
+import torch_suite  # noqa: E402
 
 TESTS = """
 test_all_reduce_sum_async test_all_reduce_sum_complex test_all_reduce_complex_unsupported_ops
@@ -52,6 +53,16 @@ class CrossSection(unittest.TestCase):
             os.environ["TMPDIR"] = folder
             initialize_temp_directories()
             World(3, joins=False).run(run_tests, folder)
+
+
+class Comparison(unittest.TestCase):
+    def test_what_is_skipped_on_gloo_alone_is_no_test_that_is_skipped_on_both(self):
+        words = ("passed", "failed", "skipped")
+        gloo, ours = ({f"{a} {b}": {"outcome": (a, b)[side]} for a in words for b in words} for side in (0, 1))
+        kinds, wrong = torch_suite.compare(gloo, ours, {"passed skipped": "a reason"})
+        self.assertEqual(kinds["skipped on both"], ["skipped skipped"])
+        self.assertEqual(kinds["failed on both"], ["failed failed"])
+        self.assertEqual(wrong, ["passed failed", "failed skipped", "skipped failed"])
 
 
 if __name__ == "__main__":
