@@ -10,6 +10,7 @@ What goes wrong is one sentence that says what to do.
 import base64
 import hashlib
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import sysconfig
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+OLDEST_TORCH = "2.11"  # that it was built and tested with; CMakeLists.txt reads this line
 
 
 def fail(sentence):
@@ -29,7 +31,11 @@ def find_torch():
     found = subprocess.run([sys.executable, "-E", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     if not found:
         fail(f"{sys.executable} has no torch; install torch first, and then this again.")
-    return pathlib.Path(found).parent
+    folder = pathlib.Path(found).parent
+    version = re.search(r"__version__ = '([^']*)'", (folder / "version.py").read_text(encoding="utf-8")).group(1)
+    if [int(part) for part in version.split(".")[:2]] < [int(part) for part in OLDEST_TORCH.split(".")]:
+        fail(f"it needs torch {OLDEST_TORCH} or newer, and {sys.executable} has {version}; install a newer one, and then this again.")
+    return folder
 
 
 def build(folder):
@@ -38,6 +44,7 @@ def build(folder):
     if missing:
         fail(f"it is built from source, and there is no {' and no '.join(missing)}; tools/setup.sh installs what it needs.")
     torch = find_torch()
+    shutil.rmtree(folder / "python", ignore_errors=True)  # of another version, or for another Python
     commands = [["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
                  "-DLOCKSTEP_TESTS=OFF", "-DLOCKSTEP_MPI=OFF", f"-DTorch_DIR={torch}/share/cmake/Torch",
                  f"-DLOCKSTEP_TORCH_PYTHON={sys.executable}"],
@@ -55,7 +62,10 @@ def tag():
 
 def write_wheel(package, folder):
     """A zip of the package with its WHEEL and RECORD."""
-    info = next(package.glob("lockstep_torch-*.dist-info"))
+    found = sorted(package.glob("lockstep_torch-*.dist-info"))
+    if len(found) != 1:
+        fail(f"{package} holds {len(found)} versions of the package, and not one; remove it, and build it again.")
+    info = found[0]
     name = f"{info.name.removesuffix('.dist-info')}-{tag()}.whl"
     files = {path.relative_to(package).as_posix(): path.read_bytes()
              for part in ("lockstep_torch", info.name, "lockstep_torch_entry.py")

@@ -21,17 +21,7 @@ using std::chrono::milliseconds;
 using tensor::WorkHandle;
 
 std::optional<Duration> duration(milliseconds timeout) {
-  return timeout < milliseconds(0) ? std::nullopt : std::optional<Duration>(timeout);
-}
-
-// Before torch 2.9 a call did not say whether its caller waits.
-template <typename Given>
-bool is_async(const Given& given) {
-  if constexpr (requires { given.asyncOp; }) {
-    return given.asyncOp;
-  } else {
-    return true;
-  }
+  return timeout == c10d::kUnsetTimeout ? std::nullopt : std::optional<Duration>(timeout);
 }
 
 tensor::Reduction reduction(const c10d::ReduceOp& op) {
@@ -65,14 +55,14 @@ tensor::Reduction reduction(const c10d::ReduceOp& op) {
 
 template <typename Given>
 tensor::CollectiveOptions plain(const tensor::ProcessGroup& group, const Given& given) {
-  return {.group = group, .async_op = is_async(given), .timeout = duration(given.timeout)};
+  return {.group = group, .async_op = given.asyncOp, .timeout = duration(given.timeout)};
 }
 
 template <typename Given>
 tensor::ReduceOptions reducing(const tensor::ProcessGroup& group, const Given& given) {
   return {.op = reduction(given.reduceOp),
           .group = group,
-          .async_op = is_async(given),
+          .async_op = given.asyncOp,
           .timeout = duration(given.timeout)};
 }
 
@@ -114,7 +104,7 @@ ProcessGroupLockstep::Named ProcessGroupLockstep::named(OpType type, const char*
   } else {
     named.output = written;
   }
-  named.async_op = is_async(given);
+  named.async_op = given.asyncOp;
   named.timeout = given.timeout;
   return named;
 }
@@ -124,7 +114,7 @@ WorkPtr ProcessGroupLockstep::broadcast(Tensors& tensors, const c10d::BroadcastO
   return issue(named(OpType::BROADCAST, "broadcast", tensors, tensors, opts), [&] {
     return tensor::broadcast(tensor, {.group_src = root(opts),
                                       .group = group(),
-                                      .async_op = is_async(opts),
+                                      .async_op = opts.asyncOp,
                                       .timeout = duration(opts.timeout)});
   });
 }
@@ -154,7 +144,7 @@ WorkPtr ProcessGroupLockstep::reduce(Tensors& tensors, const c10d::ReduceOptions
     return tensor::reduce(tensor, {.group_dst = root(opts),
                                    .op = reduction(opts.reduceOp),
                                    .group = group(),
-                                   .async_op = is_async(opts),
+                                   .async_op = opts.asyncOp,
                                    .timeout = duration(opts.timeout)});
   });
 }
@@ -186,7 +176,7 @@ WorkPtr ProcessGroupLockstep::allgather_into_tensor_coalesced(Tensors& outputs, 
   for (const auto& places : by_type(inputs)) {
     works.push_back(issue(named(OpType::COALESCED, "all_gather", inputs, outputs, opts), [&] {
       tensor::Coalescing together(
-          {.group = group(), .async_op = is_async(opts), .timeout = duration(opts.timeout)});
+          {.group = group(), .async_op = opts.asyncOp, .timeout = duration(opts.timeout)});
       for (const std::size_t i : places) together.all_gather_single(outputs[i], inputs[i]);
       return together.launch();
     }));
@@ -201,7 +191,7 @@ WorkPtr ProcessGroupLockstep::gather(TensorLists& outputs, Tensors& inputs, cons
     return tensor::gather(input, list,
                           {.group_dst = root(opts),
                            .group = group(),
-                           .async_op = is_async(opts),
+                           .async_op = opts.asyncOp,
                            .timeout = duration(opts.timeout)});
   });
 }
@@ -214,7 +204,7 @@ WorkPtr ProcessGroupLockstep::scatter(Tensors& outputs, TensorLists& inputs,
     return tensor::scatter(output, list,
                            {.group_src = root(opts),
                             .group = group(),
-                            .async_op = is_async(opts),
+                            .async_op = opts.asyncOp,
                             .timeout = duration(opts.timeout)});
   });
 }
@@ -263,29 +253,27 @@ WorkPtr ProcessGroupLockstep::alltoall(Tensors& outputs, Tensors& inputs, const 
 
 WorkPtr ProcessGroupLockstep::send(Tensors& tensors, int to, int tag) {
   const Tensor& tensor = only("send", tensors);
-  return issue({.type = OpType::SEND, .name = "send", .inputs = tensors, .peer = to}, [&] {
-    return tensor::isend(tensor, {.group_dst = to, .group = group(), .tag = static_cast<std::uint32_t>(tag)});
-  });
+  const std::uint32_t number = tag_of("send", tag);
+  return issue({.type = OpType::SEND, .name = "send", .inputs = tensors, .peer = to},
+               [&] { return tensor::isend(tensor, {.group_dst = to, .group = group(), .tag = number}); });
 }
 
 WorkPtr ProcessGroupLockstep::recv(Tensors& tensors, int from, int tag) {
   const Tensor& tensor = only("recv", tensors);
+  const std::uint32_t number = tag_of("recv", tag);
   return issue({.type = OpType::RECV, .name = "recv", .inputs = tensors, .output = tensors, .peer = from},
-               [&] {
-                 return tensor::irecv(
-                     tensor, {.group_src = from, .group = group(), .tag = static_cast<std::uint32_t>(tag)});
-               });
+               [&] { return tensor::irecv(tensor, {.group_src = from, .group = group(), .tag = number}); });
 }
 
 WorkPtr ProcessGroupLockstep::recvAnysource(Tensors& tensors, int tag) {
   const Tensor& tensor = only("recv", tensors);
-  return issue(
-      {.type = OpType::RECVANYSOURCE,
-       .name = "recvAnySource",
-       .inputs = tensors,
-       .output = tensors,
-       .peer = -1},
-      [&] { return tensor::irecv(tensor, {.group = group(), .tag = static_cast<std::uint32_t>(tag)}); });
+  const std::uint32_t number = tag_of("recv", tag);
+  return issue({.type = OpType::RECVANYSOURCE,
+                .name = "recvAnySource",
+                .inputs = tensors,
+                .output = tensors,
+                .peer = -1},
+               [&] { return tensor::irecv(tensor, {.group = group(), .tag = number}); });
 }
 
 WorkPtr ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
@@ -294,16 +282,22 @@ WorkPtr ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
 }
 
 void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  run_interruptibly(state_, [&] {
+  run_interruptibly(within_, [&] {
     tensor::monitored_barrier(
         {.group = group(), .timeout = duration(opts.timeout), .wait_all_ranks = wait_all_ranks});
   });
 }
 
+std::uint32_t ProcessGroupLockstep::tag_of(const char* call, int tag) const {
+  if (tag >= 0) return static_cast<std::uint32_t>(tag);
+  throw_torch(Status::invalid(
+      cat("rank ", within_.names->own(), ": ", call, ": the tag is ", tag, "; tags are not negative.")));
+}
+
 void ProcessGroupLockstep::check_pairs(const char* call, const Tensors& outputs,
                                        const Tensors& inputs) const {
   if (outputs.size() == inputs.size() && !inputs.empty()) return;
-  throw_torch(Status::invalid(cat("rank ", state_->global_rank(), ": ", call, " was given ", outputs.size(),
+  throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": ", call, " was given ", outputs.size(),
                                   " outputs and ", inputs.size(), " inputs.")));
 }
 

@@ -12,6 +12,7 @@
 #include <exception>
 #include <utility>
 
+#include "extension/rank_names.h"
 #include "lockstep/base/status.h"
 #include "lockstep/tensor/errors.h"
 
@@ -23,15 +24,15 @@ std::exception_ptr torch_exception(const Status& status);
 // Of what happens before there is a group.
 [[noreturn]] void throw_not_joined(const Status& status);
 
-// What `body` gives; our exceptions leave it as torch's.
+// What `body` gives; our exceptions leave it as torch's, and say which of torch's ranks they speak of.
 template <typename Body>
-auto translated(const Body& body) -> decltype(body()) {
+auto translated(const RankNames& names, const Body& body) -> decltype(body()) {
   try {
     return body();
   } catch (const tensor::InvalidArgument& error) {
-    throw_torch(error.status());
+    throw_torch(names.told(error.status()));
   } catch (const tensor::DistError& error) {
-    throw_torch(error.status());
+    throw_torch(names.told(error.status()));
   }
 }
 

@@ -5,11 +5,15 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fork_guard.h"
@@ -22,35 +26,61 @@ namespace {
 // How soon an operation is looked at.
 constexpr Duration kSoon = std::chrono::milliseconds(50);
 
-std::atomic<bool> g_came = false;  // since the operation began that is watched
-struct sigaction g_before = {};
+// A signal that Python has noted too, and may have handled already: who waits next asks it.
+std::atomic<bool> g_came = false;
+
+// A handler that ours went before, and the one that ours had gone before when it was set: ours is what it
+// passes a signal on to, and must go on from there. One that comes back does so with what was before it.
+// Never changed once it is seen.
+struct Before {
+  struct sigaction handler = {};
+  const Before* earlier = nullptr;
+};
+std::array<Before, 8> g_befores = {};
+std::atomic<const Before*> g_before = nullptr;  // the last
 
 void note_and_pass_on(int signal, siginfo_t* info, void* context) {
-  static volatile std::sig_atomic_t inside = 0;
-  if (inside != 0) return;  // the one before it calls this one
-  inside = 1;
-  g_came.store(true);
-  if ((g_before.sa_flags & SA_SIGINFO) != 0) {
-    g_before.sa_sigaction(signal, info, context);
+  static std::atomic<const Before*> inside = nullptr;  // whose handler runs
+  const Before* const outer = inside;
+  const Before* const next = outer == nullptr ? g_before.load() : outer->earlier;
+  if (next == nullptr) return;
+  inside = next;
+  if ((next->handler.sa_flags & SA_SIGINFO) != 0) {
+    next->handler.sa_sigaction(signal, info, context);
   } else {
-    g_before.sa_handler(signal);
+    next->handler.sa_handler(signal);
   }
-  inside = 0;
+  inside = outer;
+  g_came.store(true);  // last: who finds it asks Python, on another thread maybe
+}
+
+bool is_same(const struct sigaction& left, const struct sigaction& right) {
+  const bool plain = (left.sa_flags & SA_SIGINFO) == 0;
+  if (plain != ((right.sa_flags & SA_SIGINFO) == 0)) return false;
+  return plain ? left.sa_handler == right.sa_handler : left.sa_sigaction == right.sa_sigaction;
 }
 
 // Goes before the handler of SIGINT that is there, and stays. The default ends the process, and what is
-// ignored stays so.
+// ignored stays so. One thread at a time.
 void go_before_the_handler() {
   struct sigaction now = {};
   if (::sigaction(SIGINT, nullptr, &now) != 0) return;
   const bool plain = (now.sa_flags & SA_SIGINFO) == 0;
   if (plain && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN)) return;
   if (!plain && now.sa_sigaction == &note_and_pass_on) return;
-  g_before = now;
-  now.sa_sigaction = &note_and_pass_on;
-  now.sa_flags |= SA_SIGINFO;
-  (void)::sigaction(SIGINT, &now, nullptr);
+  for (Before& before : g_befores) {
+    const bool is_free = before.handler.sa_handler == nullptr;
+    if (!is_free && !is_same(before.handler, now)) continue;
+    if (is_free) before = {.handler = now, .earlier = g_before.load()};
+    g_before = &before;
+    now.sa_sigaction = &note_and_pass_on;
+    now.sa_flags |= SA_SIGINFO;
+    (void)::sigaction(SIGINT, &now, nullptr);
+    return;
+  }
 }
+
+std::atomic<pid_t> g_ending = 0;  // the thread on which the interpreter ends
 
 // Asked once in each process for each thread.
 bool is_main_thread() {
@@ -63,27 +93,32 @@ bool is_main_thread() {
   return is_main;
 }
 
+}  // namespace
+
 // Watches the main thread while it waits. Never destroyed: its thread is there until the process ends.
 class Watch {
  public:
-  static Watch& only() {
-    static Watch* const watch = new Watch;
-    return *watch;
+  // Nothing on another thread than the main one. A forked child, which has no thread of its parent's, has
+  // another.
+  static Watch* of_this_thread() {
+    if (!is_main_thread()) return nullptr;
+    static Watch* watch = nullptr;  // both are the main thread's
+    static std::uint64_t made_in = 0;
+    if (watch == nullptr || made_in != base::fork_generation()) {
+      watch = new Watch;
+      made_in = base::fork_generation();
+    }
+    return watch;
   }
 
+  // False where there is nobody to watch, or the outer call of two watches.
   bool enter(const std::function<void()>& stop) {
-    if (!is_main_thread()) return false;
+    const bool is_new = !has_thread_;
+    if (is_new && !start()) return false;
+    // What came before is Python's to raise now, unless it has; what comes after ends the operation.
+    if (g_came.exchange(false) || is_new) check_signals();
     const MutexLock lock(mutex_);
-    if (stop_ != nullptr) return false;                            // the outer one watches
-    if (!has_thread_ || generation_ != base::fork_generation()) {  // a forked child has none yet
-      go_before_the_handler();
-      auto thread = base::start_thread("lockstep-signal", [this] { watch(); });
-      if (!thread.ok()) return false;
-      thread->detach();
-      has_thread_ = true;
-      generation_ = base::fork_generation();
-    }
-    g_came.store(false);
+    if (stop_ != nullptr) return false;
     stop_ = &stop;
     ++number_;
     if (sleeps_) changed_.notify_one();
@@ -95,6 +130,15 @@ class Watch {
   }
 
  private:
+  bool start() {
+    go_before_the_handler();
+    auto thread = base::start_thread("lockstep-signal", [this] { watch(); });
+    if (!thread.ok()) return false;
+    thread->detach();
+    has_thread_ = true;
+    return true;
+  }
+
   // Asks 20 times a second whether the same operation still runs, as long as there was one.
   void watch() {
     std::uint64_t seen = 0;
@@ -109,31 +153,29 @@ class Watch {
         seen = number_;
       }
       std::this_thread::sleep_for(kSoon);
+      go_before_the_handler();  // the program may have set one of its own
       look(seen);
     }
   }
   void look(std::uint64_t number) {
     const MutexLock lock(mutex_);  // as long as the thread cannot leave, `stop` is there
-    if (stop_ == nullptr || number_ != number) return;
-    if (g_came.exchange(false)) return (*stop_)();
-    go_before_the_handler();  // the program may have set one of its own
+    if (stop_ != nullptr && number_ == number && g_came.exchange(false)) (*stop_)();
   }
 
+  bool has_thread_ = false;  // the main thread's
   Mutex mutex_;
   CondVar changed_;
   const std::function<void()>* stop_ LOCKSTEP_GUARDED_BY(mutex_) =
       nullptr;  // nothing: the thread does not wait
   std::uint64_t number_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   bool sleeps_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  bool has_thread_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  std::uint64_t generation_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of the process that has the thread
 };
 
-}  // namespace
-
-Interruptible::Interruptible(const std::function<void()>& stop) : watched_(Watch::only().enter(stop)) {}
+Interruptible::Interruptible(const std::function<void()>& stop) : watch_(Watch::of_this_thread()) {
+  if (watch_ != nullptr && !watch_->enter(stop)) watch_ = nullptr;
+}
 Interruptible::~Interruptible() {
-  if (watched_) Watch::only().leave();
+  if (watch_ != nullptr) watch_->leave();
 }
 
 void check_signals() {
@@ -142,9 +184,54 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }
 
+void wait_aside(std::function<void()> body) {
+  const WithoutGil without_gil;
+  if (!is_main_thread()) return body();
+  struct Aside {
+    Mutex mutex;
+    CondVar changed;
+    bool ended LOCKSTEP_GUARDED_BY(mutex) = false;
+    std::exception_ptr error LOCKSTEP_GUARDED_BY(mutex) = {};
+  };
+  const auto aside = std::make_shared<Aside>();  // shared with the thread, which may outlive this call
+  const std::function<void()> run = [aside, body = std::move(body)]() mutable {
+    std::exception_ptr error;
+    try {
+      body();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    body = nullptr;  // what it has is let go of before this call returns
+    const MutexLock lock(aside->mutex);
+    aside->ended = true;
+    aside->error = std::move(error);
+    aside->changed.notify_one();
+  };
+  auto thread = base::start_thread("lockstep-aside", run);
+  if (thread.ok()) {
+    thread->detach();
+  } else {
+    run();
+  }
+  for (bool ended = false; !ended;) {
+    check_signals();
+    const MutexLock lock(aside->mutex);
+    const Deadline soon = Clock::steady().in(kSoon);
+    while (!aside->ended && aside->changed.wait_until(aside->mutex, soon)) {
+    }
+    ended = aside->ended;
+    if (aside->error) std::rethrow_exception(aside->error);
+  }
+}
+
+void stop_other_threads() { g_ending = ::gettid(); }
+
 WithoutGil::WithoutGil()
     : state_(Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
 WithoutGil::~WithoutGil() {
+  if (const pid_t ending = g_ending; ending != 0 && ending != ::gettid()) {
+    while (true) ::pause();
+  }
   if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "extension/errors.h"
+#include "extension/interrupts.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 
@@ -50,7 +51,7 @@ LockstepStore::LockstepStore(std::shared_ptr<store::Store> inner, std::chrono::m
 LockstepStore::~LockstepStore() = default;
 
 c10::intrusive_ptr<LockstepStore> LockstepStore::join(const LockstepStoreOptions& options) {
-  auto met = meet(options);
+  auto met = run_aside([options] { return meet(options); });
   if (!met.ok()) throw_not_joined(met.status());
   auto made = c10::make_intrusive<LockstepStore>(met->store, options.timeout);
   made->rank_ = met->rank.value;

@@ -27,11 +27,13 @@ milliseconds whole(std::chrono::duration<float> seconds) {
 // What torch asks of a backend that is registered with its extended interface.
 c10::intrusive_ptr<ProcessGroupLockstep> create(const c10d::DistributedBackendOptions& given,
                                                 const std::optional<OptionsPtr>& options) {
-  GroupRequest request{.store = given.store,
-                       .rank = given.group_rank,
-                       .size = given.group_size,
-                       .name = given.group_id,
-                       .options = options ? *options : c10::make_intrusive<Options>()};
+  GroupRequest request{
+      .store = given.store,
+      .rank = given.group_rank,
+      .size = given.group_size,
+      .name = given.group_id,
+      // A copy: the same may be given to several groups.
+      .options = options ? c10::make_intrusive<Options>(**options) : c10::make_intrusive<Options>()};
   request.options->timeout = whole(given.timeout);
   for (const std::int64_t rank : given.global_ranks_in_group)
     request.members.push_back(static_cast<int>(rank));
@@ -52,15 +54,16 @@ void bind_process_group(py::module_& module) {
       module, "ProcessGroupLockstep")
       .def(py::init(
                [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout) {
-                 return ProcessGroupLockstep::create({.store = store,
-                                                      .rank = rank,
-                                                      .size = size,
-                                                      .options = c10::make_intrusive<Options>(timeout)});
+                 // No group of torch's: its ranks are nobody's but its own.
+                 const auto options = c10::make_intrusive<Options>(timeout);
+                 return c10::make_intrusive<ProcessGroupLockstep>(
+                     make_world({.store = store, .rank = rank, .size = size, .options = options}), options);
                }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout") = kBackendDefaultTimeout,
            ReleaseGil())
       .def_property_readonly("options", &ProcessGroupLockstep::getBackendOptions)
       .def("_set_default_timeout", &ProcessGroupLockstep::setTimeout, py::arg("timeout"), ReleaseGil())
+      .def("get_error", &ProcessGroupLockstep::getError, ReleaseGil())
       .def("set_profiling_name", &ProcessGroupLockstep::set_profiling_name, py::arg("name"))
       .def(
           "monitored_barrier",

@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "extension/errors.h"
@@ -18,8 +19,9 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(const Grou
 
 ProcessGroupLockstep::ProcessGroupLockstep(MadeGroup made, OptionsPtr options)
     : c10d::Backend(made.state->rank(), made.state->size()),
+      standing_(made.standing),
+      within_{std::move(made.state), std::move(made.names)},
       options_(std::move(options)),
-      state_(std::move(made.state)),
       stay_(std::move(made.stay)),
       pool_(stay_->pool) {
   init();
@@ -34,40 +36,50 @@ void ProcessGroupLockstep::shutdown() {
     const MutexLock lock(mutex_);
     stay = std::exchange(stay_, nullptr);
   }
-  state_->close();
+  within_.state->close();
 }
 
 void ProcessGroupLockstep::abort() {
-  if (state_->is_closed()) return;
-  translated([&] {
-    state_->any_backend("abort")->abort(
-        Status::aborted(cat("rank ", state_->global_rank(), " has aborted the group ", state_->name(), "."),
-                        {.rank = Rank{state_->global_rank()}, .group = state_->name()}));
+  if (within_.state->is_closed()) return;
+  translated(*within_.names, [&] {
+    within_.state->any_backend("abort")->abort(Status::aborted(
+        cat("rank ", within_.state->global_rank(), " has aborted the group ", within_.state->name(), "."),
+        {.rank = Rank{within_.state->global_rank()}, .group = within_.state->name()}));
   });
 }
 
 void ProcessGroupLockstep::setTimeout(std::chrono::milliseconds timeout) {
-  options_->timeout = timeout;
-  state_->set_timeout(timeout);
+  translated(*within_.names, [&] { within_.state->set_timeout(timeout); });
+  const auto changed = c10::make_intrusive<python::Options>(*options());
+  changed->timeout = timeout;
+  const MutexLock lock(mutex_);
+  options_ = changed;
+}
+
+OptionsPtr ProcessGroupLockstep::options() const {
+  const MutexLock lock(mutex_);
+  return options_;
 }
 
 std::uint64_t ProcessGroupLockstep::getSequenceNumberForGroup() {
-  return translated([&] { return state_->any_backend("get_sequence_number")->sequence(); });
+  return translated(*within_.names,
+                    [&] { return within_.state->any_backend("get_sequence_number")->sequence(); });
 }
 
 c10d::ErrorType ProcessGroupLockstep::getError() {
-  const Status failure = translated([&] { return state_->any_backend("get_error")->failure(); });
+  const Status failure =
+      translated(*within_.names, [&] { return within_.state->any_backend("get_error")->failure(); });
   if (failure.ok()) return c10d::ErrorType::SUCCESS;
   if (failure.code() == Code::kTimeout) return c10d::ErrorType::TIMEOUT;
-  const bool here = failure.cause().rank == Rank{state_->global_rank()};
+  const bool here = failure.cause().rank == Rank{within_.state->global_rank()};
   return here ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::REMOTE_ERROR;
 }
 
 std::shared_ptr<Stay> ProcessGroupLockstep::stay(const char* call) const {
   const MutexLock lock(mutex_);
   if (!stay_) {
-    throw_torch(Status::invalid(
-        cat("rank ", state_->global_rank(), ": ", call, ": the group ", state_->name(), " was destroyed.")));
+    throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": ", call, ": the group ",
+                                    within_.state->name(), " was destroyed.")));
   }
   return stay_;
 }
@@ -76,7 +88,7 @@ at::Tensor ProcessGroupLockstep::empty_resident(at::IntArrayRef sizes, at::Scala
   std::uint64_t bytes = c10::elementSize(type);
   for (const std::int64_t size : sizes) {
     if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) {
-      throw_torch(Status::invalid(cat("rank ", state_->global_rank(), ": empty_resident: the size ", size,
+      throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": empty_resident: the size ", size,
                                       " is negative, or makes the tensor too large.")));
     }
   }
@@ -84,7 +96,7 @@ at::Tensor ProcessGroupLockstep::empty_resident(at::IntArrayRef sizes, at::Scala
   if (bytes == 0) return at::empty(sizes, options);
   auto memory = stay("empty_resident")->world->allocate(Bytes{bytes});
   if (!memory.ok()) {
-    throw_torch(memory.status().with_prefix(cat("rank ", state_->global_rank(), ": empty_resident: ")));
+    throw_torch(memory.status().with_prefix(cat("rank ", within_.names->own(), ": empty_resident: ")));
   }
   return at::from_blob(
       memory->bytes.data(), sizes, [owner = memory->owner](void* /*data*/) {}, options);
@@ -92,14 +104,14 @@ at::Tensor ProcessGroupLockstep::empty_resident(at::IntArrayRef sizes, at::Scala
 
 at::Tensor ProcessGroupLockstep::allocateTensor(long size, at::TensorOptions options) {
   if (options.device().type() != c10::DeviceType::CPU) {
-    throw_torch(Status::invalid(cat("rank ", state_->global_rank(), ": a tensor on ", options.device().str(),
+    throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": a tensor on ", options.device().str(),
                                     " cannot be resident; only CPU tensors can.")));
   }
   return empty_resident({size}, c10::typeMetaToScalarType(options.dtype()));
 }
 
 OptionsPtr ProcessGroupLockstep::options_for(const c10::intrusive_ptr<c10d::Backend::Options>& given) const {
-  auto options = c10::make_intrusive<python::Options>(given ? given->timeout : options_->timeout);
+  auto options = c10::make_intrusive<python::Options>(given ? given->timeout : this->options()->timeout);
   if (given) {
     options->group_name = given->group_name;
     options->group_desc = given->group_desc;
@@ -112,37 +124,67 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::split(
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   if (std::find(ranks.begin(), ranks.end(), getRank()) == ranks.end()) return nullptr;
   std::vector<Rank> members;
+  std::vector<int> torchs;
   for (const int rank : ranks) {
     if (rank < 0 || rank >= getSize()) {
-      throw_torch(Status::invalid(cat("rank ", state_->global_rank(), ": split: ", rank,
-                                      " is no rank of the group ", state_->name(), ".")));
+      throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": split: ", rank,
+                                      " is no rank of the group ", within_.state->name(), ".")));
     }
-    members.push_back(state_->world_ranks()[static_cast<std::size_t>(rank)]);
+    members.push_back(within_.state->world_ranks()[static_cast<std::size_t>(rank)]);
+    torchs.push_back(within_.names->torchs()[static_cast<std::size_t>(rank)]);
   }
   const WithoutGil without_gil;
   const OptionsPtr options = options_for(opts);
-  return c10::make_intrusive<ProcessGroupLockstep>(
-      make_group_in(stay("split"), members, options->group_name, options), options);
+  if (const auto same = split_already(options->group_name, ranks)) return same;
+  c10::intrusive_ptr<c10d::Backend> made = c10::make_intrusive<ProcessGroupLockstep>(
+      make_group_in(stay("split"), {members, torchs}, options->group_name, options), options);
+  const MutexLock lock(mutex_);
+  split_ = Split{
+      .name = options->group_name, .ranks = ranks, .group = c10::weak_intrusive_ptr<c10d::Backend>(made)};
+  return made;
 }
 
-// The world is shrunk with its default group; of another group, those that are left make one of their own.
+c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::split_already(const std::string& name,
+                                                                      const std::vector<int>& ranks) {
+  const MutexLock lock(mutex_);
+  const bool is_same = split_ && !name.empty() && split_->name == name && split_->ranks == ranks;
+  return is_same ? split_->group.lock() : nullptr;
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::merge(
+    const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+    const int& rank, const int& size) {
+  const WithoutGil without_gil;
+  const OptionsPtr options = options_for(opts);
+  std::vector<int> members(static_cast<std::size_t>(size));
+  std::iota(members.begin(), members.end(), 0);
+  return c10::make_intrusive<ProcessGroupLockstep>(make_world({.store = store,
+                                                               .rank = rank,
+                                                               .size = size,
+                                                               .name = options->group_name,
+                                                               .members = std::move(members),
+                                                               .options = options}),
+                                                   options);
+}
+
+// The world is shrunk with the group that is its own; of another, those that are left make one of their own.
 c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::shrink(
     const std::vector<std::int64_t>& ranks_to_exclude, int /*shrink_flags*/,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts_override) {
-  std::vector<Rank> left;
-  std::vector<Rank> excluded;
+  Members left;
   for (int rank = 0; rank < getSize(); ++rank) {
     const bool out =
         std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), rank) != ranks_to_exclude.end();
-    (out ? excluded : left).push_back(state_->world_ranks()[static_cast<std::size_t>(rank)]);
+    if (out) continue;
+    left.world.push_back(within_.state->world_ranks()[static_cast<std::size_t>(rank)]);
+    left.torchs.push_back(within_.names->torchs()[static_cast<std::size_t>(rank)]);
   }
   const WithoutGil without_gil;
   const std::shared_ptr<Stay> here = stay("shrink");
   const OptionsPtr options = options_for(opts_override);
-  const bool whole_world = state_->world_ranks() == here->left();
   return c10::make_intrusive<ProcessGroupLockstep>(
-      whole_world ? shrink_world(here, excluded, options)
-                  : make_group_in(here, left, options->group_name, options),
+      standing_ == Standing::kSome ? make_group_in(here, left, options->group_name, options)
+                                   : shrink_world(here, standing_, left, options),
       options);
 }
 
@@ -173,42 +215,71 @@ bool ProcessGroupLockstep::is_coalescing() const {
   return !coalescing_.empty() && coalescing_.contains(std::this_thread::get_id());
 }
 
-std::optional<Traced> ProcessGroupLockstep::note(const Named& named) {
-  if (!state_->is_of_this_process()) return std::nullopt;
+void ProcessGroupLockstep::note(const Named& named, std::optional<Traced>& traced) {
+  if (!within_.state->is_of_this_process()) return;
   TracedOperation operation{.name = named.name, .peer = named.peer.value_or(-1)};
-  operation.timeout_ms = (named.timeout == c10d::kUnsetTimeout ? options_->timeout : named.timeout).count();
   operation.inputs.add(named.inputs);
   operation.outputs.add(named.output);
   for (const Tensors& list : named.outputs) operation.outputs.add(list);
   {
     const MutexLock lock(mutex_);
     if (!traced_) {
-      traced_ = std::make_shared<TracedGroup>(TracedGroup{.name = state_->name(),
+      traced_ = std::make_shared<TracedGroup>(TracedGroup{.name = within_.state->name(),
                                                           .description = getGroupDesc(),
-                                                          .ranks = state_->ranks(),
+                                                          .ranks = within_.names->torchs(),
                                                           .rank = getRank()});
     }
     operation.group = traced_;
+    const bool says_none = named.timeout == c10d::kUnsetTimeout;
+    operation.timeout_ms = (says_none ? options_->timeout : named.timeout).count();
     operation.sequence = named.peer ? ++messages_ : ++collectives_;
   }
-  return Traced(named.peer ? Trace::of_messages() : Trace::of_collectives(), std::move(operation));
+  traced.emplace(named.peer ? Trace::of_messages() : Trace::of_collectives(), std::move(operation));
+}
+
+void ProcessGroupLockstep::take_back(const Named& named, std::optional<Traced>& traced) {
+  if (!traced) return;
+  traced->forget();
+  const MutexLock lock(mutex_);
+  --(named.peer ? messages_ : collectives_);
+}
+
+void ProcessGroupLockstep::refuse_other_devices(const Named& named) const {
+  const auto refuse = [&](c10::ArrayRef<Tensor> tensors) {
+    for (const Tensor& tensor : tensors) {
+      if (!tensor.defined() || tensor.is_cpu()) continue;
+      throw_torch(Status::invalid(
+          cat("rank ", within_.names->own(), ": ", named.name, ": a tensor is on ", tensor.device().str(),
+              ", and the backend lockstep takes CPU tensors: move it there by .cpu(), or give that device a "
+              "backend of its own, as init_process_group(\"cpu:lockstep,cuda:nccl\") does.")));
+    }
+  };
+  refuse(named.inputs);
+  refuse(named.output);
+  for (const Tensors& list : named.outputs) refuse(list);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::issue(const Named& named, Begin begin) {
-  std::optional<Traced> traced = note(named);
-  if (named.async_op || at::hasCallbacks() || is_coalescing()) return start(named, begin, std::move(traced));
-  run_interruptibly(state_, [&] { (void)begin(); });
+  refuse_other_devices(named);
+  const auto noted = [&](std::optional<Traced>& traced) {
+    note(named, traced);
+    try {
+      return begin();
+    } catch (const tensor::InvalidArgument&) {
+      take_back(named, traced);
+      throw;
+    }
+  };
+  if (named.async_op || at::hasCallbacks() || is_coalescing()) return start(named, noted);
+  std::optional<Traced> traced;
+  run_interruptibly(within_, [&] { (void)noted(traced); });
   if (traced) traced->succeeded();
   return nullptr;
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::start(const Named& named, Begin begin,
-                                                           std::optional<Traced> traced) {
-  WorkPlan plan{.type = named.type,
-                .is_message = named.peer.has_value(),
-                .group = state_,
-                .pool = pool_,
-                .traced = std::move(traced)};
+c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::start(
+    const Named& named, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin) {
+  WorkPlan plan{.type = named.type, .is_message = named.peer.has_value(), .group = within_, .pool = pool_};
   if (!named.output.empty()) plan.outputs.push_back(named.output.vec());
   for (const Tensors& list : named.outputs) plan.outputs.push_back(list);
   if (at::hasCallbacks()) {
@@ -222,13 +293,13 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::start(const Named& named, B
 
 const at::Tensor& ProcessGroupLockstep::only(const char* call, const Tensors& tensors) const {
   if (tensors.size() == 1) return tensors.front();
-  throw_torch(Status::invalid(cat("rank ", state_->global_rank(), ": ", call,
+  throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": ", call,
                                   " takes one tensor, and was given ", tensors.size(), ".")));
 }
 
 const std::vector<at::Tensor>& ProcessGroupLockstep::only(const char* call, const TensorLists& lists) const {
   if (lists.size() == 1) return lists.front();
-  throw_torch(Status::invalid(cat("rank ", state_->global_rank(), ": ", call,
+  throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": ", call,
                                   " takes one list of tensors, and was given ", lists.size(), ".")));
 }
 

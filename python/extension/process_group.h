@@ -38,7 +38,7 @@ class ProcessGroupLockstep final : public c10d::Backend {
   ~ProcessGroupLockstep() override;
 
   const std::string getBackendName() const override { return "lockstep"; }
-  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options(); }
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   bool supportsShrinking() const override { return true; }
@@ -60,6 +60,10 @@ class ProcessGroupLockstep final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  // A group of `size` ranks that meet in `store`, whichever groups they were in.
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const int& rank, const int& size) override;
   c10::intrusive_ptr<c10d::Backend> shrink(
       const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts_override) override;
@@ -113,30 +117,49 @@ class ProcessGroupLockstep final : public c10d::Backend {
   using Begin = c10::function_ref<tensor::WorkHandle()>;
   // Nothing, as torch has it, where the operation has ended and nobody looks at it.
   WorkPtr issue(const Named& named, Begin begin);
-  WorkPtr start(const Named& named, Begin begin, std::optional<Traced> traced);
-  // Nothing in a forked child, whose call will be refused.
-  std::optional<Traced> note(const Named& named);
+  // What it is begun by is given a place for the note of it.
+  WorkPtr start(const Named& named, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin);
+  // In the trace, with its number. Nothing in a forked child, whose call will be refused.
+  void note(const Named& named, std::optional<Traced>& traced);
+  // Of a call that was refused before anything was sent: the next has its number, as on the other ranks.
+  void take_back(const Named& named, std::optional<Traced>& traced);
+  // Throws ValueError.
+  void refuse_other_devices(const Named& named) const;
   bool is_coalescing() const;
   void collect(const WorkPtr& work);
-  tensor::ProcessGroup group() const { return tensor::ProcessGroup(state_); }
+  tensor::ProcessGroup group() const { return tensor::ProcessGroup(within_.state); }
   // Throws ValueError unless the list has one tensor, as torch's own calls have.
   const Tensor& only(const char* call, const Tensors& tensors) const;
   const Tensors& only(const char* call, const TensorLists& lists) const;
+  // Throws ValueError if it is negative.
+  std::uint32_t tag_of(const char* call, int tag) const;
   // Throws ValueError unless there is an output for each input.
   void check_pairs(const char* call, const Tensors& outputs, const Tensors& inputs) const;
   std::shared_ptr<Stay> stay(const char* call) const;
+  OptionsPtr options() const;
   OptionsPtr options_for(const c10::intrusive_ptr<c10d::Backend::Options>& given) const;
+  // The group of the last split, if it was of this name and these ranks, and is there. torch asks once for
+  // each kind of device.
+  c10::intrusive_ptr<c10d::Backend> split_already(const std::string& name, const std::vector<int>& ranks);
 
-  const OptionsPtr options_;
-  const std::shared_ptr<tensor::GroupState> state_;  // shared with what runs in it
+  struct Split {
+    std::string name;
+    std::vector<int> ranks;
+    c10::weak_intrusive_ptr<c10d::Backend> group;
+  };
+
+  const Standing standing_;
+  const Within within_;
   std::string profiling_name_ = "lockstep";
   mutable Mutex mutex_;
+  OptionsPtr options_ LOCKSTEP_GUARDED_BY(mutex_);          // which do not change: setTimeout() makes others
   std::shared_ptr<Stay> stay_ LOCKSTEP_GUARDED_BY(mutex_);  // nothing after shutdown()
   const std::shared_ptr<CompletionPool> pool_;
   std::map<std::thread::id, std::vector<WorkPtr>> coalescing_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<const TracedGroup> traced_ LOCKSTEP_GUARDED_BY(mutex_);  // from the first operation on
   std::uint64_t collectives_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::uint64_t messages_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::optional<Split> split_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::python

@@ -63,12 +63,12 @@ Trace::Ticket Trace::begin(TracedOperation operation) {
   return next_ - 1;
 }
 
-void Trace::end(Ticket ticket, bool ok) {
+void Trace::end(Ticket ticket, State how) {
   const std::int64_t now = now_ns();
   const MutexLock lock(mutex_);
   Entry& entry = ring_[ticket % kCapacity];
   if (entry.id != ticket) return;
-  entry.state = ok ? State::kCompleted : State::kFailed;
+  entry.state = how;
   entry.ended_ns = now;
 }
 
@@ -77,7 +77,10 @@ std::vector<Trace::Entry> Trace::entries() const {
   std::vector<Entry> all;
   all.reserve(ring_.size());
   const std::size_t oldest = next_ % std::max<std::size_t>(ring_.size(), 1);
-  for (std::size_t i = 0; i < ring_.size(); ++i) all.push_back(ring_[(oldest + i) % ring_.size()]);
+  for (std::size_t i = 0; i < ring_.size(); ++i) {
+    const Entry& entry = ring_[(oldest + i) % ring_.size()];
+    if (entry.state != State::kForgotten) all.push_back(entry);
+  }
   return all;
 }
 

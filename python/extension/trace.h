@@ -53,7 +53,7 @@ struct TracedOperation {
 class Trace {
  public:
   using Ticket = std::uint64_t;
-  enum class State : std::uint8_t { kStarted, kCompleted, kFailed };
+  enum class State : std::uint8_t { kStarted, kCompleted, kFailed, kForgotten };
   struct Entry {
     Ticket id = 0;  // from 0
     TracedOperation operation = {};
@@ -68,8 +68,8 @@ class Trace {
 
   Ticket begin(TracedOperation operation);
   // One that was overwritten meanwhile is forgotten.
-  void end(Ticket ticket, bool ok);
-  // The oldest first.
+  void end(Ticket ticket, State how);
+  // The oldest first, without those that were to be forgotten.
   std::vector<Entry> entries() const;
 
  private:
@@ -85,12 +85,14 @@ class Traced {
       : trace_(&trace), ticket_(trace.begin(std::move(operation))) {}
   Traced(Traced&& other) noexcept : trace_(std::exchange(other.trace_, nullptr)), ticket_(other.ticket_) {}
   Traced& operator=(Traced&&) = delete;
-  ~Traced() { end(false); }
-  void succeeded() { end(true); }
+  ~Traced() { end(Trace::State::kFailed); }
+  void succeeded() { end(Trace::State::kCompleted); }
+  // It has never begun.
+  void forget() { end(Trace::State::kForgotten); }
 
  private:
-  void end(bool ok) {
-    if (trace_ != nullptr) std::exchange(trace_, nullptr)->end(ticket_, ok);
+  void end(Trace::State how) {
+    if (trace_ != nullptr) std::exchange(trace_, nullptr)->end(ticket_, how);
   }
   Trace* trace_;  // nothing: its end is noted
   Trace::Ticket ticket_;

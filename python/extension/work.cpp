@@ -2,14 +2,12 @@
 
 #include <ATen/core/jit_type.h>
 
-#include <atomic>
 #include <functional>
-#include <thread>
 #include <utility>
 
 #include "extension/errors.h"
+#include "extension/hold_count.h"
 #include "extension/interrupts.h"
-#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::python {
@@ -31,30 +29,30 @@ c10::IValue value_of(const Outputs& outputs) {
   return outputs.size() > 1 ? c10::IValue(outputs) : c10::IValue(outputs.front());
 }
 
-// How many works a thread of the core has still to let go of, in the process of this fork_generation(): a
-// child has none of its parent's threads. No lock, which a fork could find taken.
-std::atomic<int> g_held_works = 0;
-std::atomic<std::uint64_t> g_held_in = 0;
+HoldCount g_works;  // that a thread of the core has still to let go of
+HoldCount g_calls;  // that wait in a group
 
 // A work in the hands of the core.
 class HeldWork {
  public:
-  explicit HeldWork(c10::intrusive_ptr<LockstepWork> work) : work_(std::move(work)) {
-    const std::uint64_t now = base::fork_generation();
-    if (g_held_in.exchange(now) != now) g_held_works = 0;
-    ++g_held_works;
-  }
-  ~HeldWork() {
-    work_.reset();
-    --g_held_works;
-  }
-  HeldWork(const HeldWork&) = delete;
-  HeldWork& operator=(const HeldWork&) = delete;
+  explicit HeldWork(c10::intrusive_ptr<LockstepWork> work) : hold_(g_works), work_(std::move(work)) {}
   LockstepWork& operator*() const { return *work_; }
 
  private:
-  c10::intrusive_ptr<LockstepWork> work_;
+  const HoldCount::Hold hold_;  // the last to go
+  const c10::intrusive_ptr<LockstepWork> work_;
 };
+
+c10d::WorkResult result_of(const std::exception_ptr& error) {
+  if (!error) return c10d::WorkResult::SUCCESS;
+  try {
+    std::rethrow_exception(error);
+  } catch (const tensor::TimeoutError&) {
+    return c10d::WorkResult::TIMEOUT;
+  } catch (...) {
+    return c10d::WorkResult::COMM_ERROR;
+  }
+}
 
 Status interrupted(const tensor::GroupState& group) {
   return Status::aborted(
@@ -64,17 +62,18 @@ Status interrupted(const tensor::GroupState& group) {
 
 }  // namespace
 
-void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, c10::function_ref<void()> body) {
+void run_interruptibly(const Within& group, c10::function_ref<void()> body) {
   const std::function<void()> stop = [&] {
     try {
-      group->any_backend("interrupt")->abort(interrupted(*group));
+      group.state->any_backend("interrupt")->abort(interrupted(*group.state));
     } catch (const tensor::InvalidArgument&) {  // it was destroyed meanwhile, so nothing is waited for
     }
   };
   try {
     const WithoutGil without_gil;
+    const HoldCount::Hold call(g_calls);
     const Interruptible interruptible(stop);
-    translated(body);
+    translated(*group.names, body);
   } catch (...) {
     check_signals();  // an interrupt, rather than the end of the group that it has caused
     throw;
@@ -82,20 +81,20 @@ void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, c10::fu
 }
 
 void wait_for_works(const Deadline& deadline) {
-  if (g_held_in != base::fork_generation()) return;
-  while (g_held_works > 0 && !deadline.expired()) std::this_thread::sleep_for(milliseconds(1));
+  g_calls.wait_for_none(deadline);
+  g_works.wait_for_none(deadline);
 }
 
 LockstepWork::LockstepWork(WorkPlan plan)
-    : c10d::Work(plan.group->rank(), plan.type, plan.title.empty() ? nullptr : plan.title.c_str(),
+    : c10d::Work(plan.group.state->rank(), plan.type, plan.title.empty() ? nullptr : plan.title.c_str(),
                  plan.inputs),
       plan_(std::move(plan)) {}
 
-c10::intrusive_ptr<LockstepWork> LockstepWork::start(WorkPlan plan,
-                                                     c10::function_ref<tensor::WorkHandle()> begin) {
+c10::intrusive_ptr<LockstepWork> LockstepWork::start(
+    WorkPlan plan, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin) {
   auto work = c10::make_intrusive<LockstepWork>(std::move(plan));
   try {
-    run_interruptibly(work->plan_.group, [&] { work->handle_ = begin(); });
+    run_interruptibly(work->plan_.group, [&] { work->handle_ = begin(work->traced_); });
   } catch (...) {
     work->finish(std::current_exception());  // the profiler is told that it is over
     throw;
@@ -110,8 +109,8 @@ c10::intrusive_ptr<LockstepWork> LockstepWork::start(WorkPlan plan,
 
 void LockstepWork::ended() {
   const std::exception_ptr error = exception();
-  if (plan_.traced && !error) plan_.traced->succeeded();
-  plan_.traced.reset();
+  if (traced_ && !error) traced_->succeeded();
+  traced_.reset();
   finish(error);
   bool wanted = false;
   {
@@ -133,8 +132,7 @@ void LockstepWork::complete(Future& future) const {
 }
 
 void LockstepWork::complete_result(Future& result) const {
-  const auto how = exception() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
-  result.markCompleted(c10::IValue(static_cast<std::int64_t>(how)));
+  result.markCompleted(c10::IValue(static_cast<std::int64_t>(result_of(handle_.exception()))));
 }
 
 void LockstepWork::complete_futures() {
@@ -181,9 +179,9 @@ std::exception_ptr LockstepWork::exception() const {
   try {
     if (const std::exception_ptr error = handle_.exception()) std::rethrow_exception(error);
   } catch (const tensor::InvalidArgument& error) {
-    return torch_exception(error.status());
+    return torch_exception(plan_.group.names->told(error.status()));
   } catch (const tensor::DistError& error) {
-    return torch_exception(error.status());
+    return torch_exception(plan_.group.names->told(error.status()));
   } catch (...) {
     return std::current_exception();
   }
@@ -192,7 +190,7 @@ std::exception_ptr LockstepWork::exception() const {
 
 int LockstepWork::sourceRank() const {
   const int global = handle_.source_rank();
-  return global < 0 ? -1 : plan_.group->group_rank_of(global);
+  return global < 0 ? -1 : plan_.group.state->group_rank_of(global);
 }
 
 std::vector<at::Tensor> LockstepWork::result() {
@@ -211,6 +209,7 @@ bool LockstepWork::wait(milliseconds timeout) {
   if (timeout > milliseconds(0)) deadline = Clock::steady().in(timeout);
   if (plan_.is_message) {
     const WithoutGil without_gil;
+    const HoldCount::Hold call(g_calls);
     wait_in_steps(deadline);
   } else {
     run_interruptibly(plan_.group, [&] {
@@ -234,12 +233,13 @@ void LockstepWork::wait_in_steps(std::optional<Deadline> deadline) const {
       break;  // it is complete
     }
   }
-  translated([&] { handle_.wait(Duration::zero()); });
+  translated(*plan_.group.names, [&] { handle_.wait(Duration::zero()); });
 }
 
 void LockstepWork::abort() {
-  translated(
-      [&] { plan_.group->any_backend("abort")->abort(Status::aborted("The operation was aborted.")); });
+  translated(*plan_.group.names, [&] {
+    plan_.group.state->any_backend("abort")->abort(Status::aborted("The operation was aborted."));
+  });
 }
 
 float LockstepWork::getDuration() const {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "extension/completion_pool.h"
+#include "extension/rank_names.h"
 #include "extension/trace.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/tensor/group_state.h"
@@ -26,23 +27,30 @@ namespace lockstep::python {
 // What an operation writes, as torch's futures give it: one list, or a list of lists.
 using Outputs = std::vector<std::vector<at::Tensor>>;
 
+// What an operation is in. Both are shared with the process group, which may go first.
+struct Within {
+  std::shared_ptr<tensor::GroupState> state;
+  std::shared_ptr<const RankNames> names;
+};
+
 struct WorkPlan {
   c10d::OpType type = c10d::OpType::UNKNOWN;
   std::string title = {};               // for the profiler: "lockstep:all_reduce"
   std::vector<at::Tensor> inputs = {};  // for the profiler
   Outputs outputs = {};
-  bool is_message = false;                    // it may be waited for in steps
-  std::shared_ptr<tensor::GroupState> group;  // shared with the process group, which may go first
-  std::shared_ptr<CompletionPool> pool;       // shared by all works of the world
-  std::optional<Traced> traced = {};
+  bool is_message = false;  // it may be waited for in steps
+  Within group;
+  std::shared_ptr<CompletionPool> pool;  // shared by all works of the world
 };
 
 class LockstepWork final : public c10d::Work {
  public:
   explicit LockstepWork(WorkPlan plan);
 
-  // Calls `begin`, which gives the handle of the operation, on this thread. Throws torch's exceptions. Once.
-  static c10::intrusive_ptr<LockstepWork> start(WorkPlan plan, c10::function_ref<tensor::WorkHandle()> begin);
+  // Calls `begin`, which gives the handle of the operation and may note it in the trace, on this thread.
+  // Throws torch's exceptions. Once.
+  static c10::intrusive_ptr<LockstepWork> start(
+      WorkPlan plan, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin);
 
   bool isCompleted() override { return handle_.is_completed(); }
   bool isSuccess() const override { return handle_.is_success(); }
@@ -69,7 +77,8 @@ class LockstepWork final : public c10d::Work {
   // Who has waited for the work finds its future complete.
   void wait_for_future();
 
-  WorkPlan plan_;  // changed by ended() alone
+  const WorkPlan plan_;
+  std::optional<Traced> traced_;  // until ended()
   tensor::WorkHandle handle_;
   Mutex futures_mutex_;
   bool ended_ LOCKSTEP_GUARDED_BY(futures_mutex_) = false;
@@ -77,13 +86,13 @@ class LockstepWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> result_ LOCKSTEP_GUARDED_BY(futures_mutex_);
 };
 
-// Waits until no thread of the core holds a work any more, and with it tensors of the program: the last to
-// let go of one takes the GIL.
+// Waits until no call waits in a group, and no thread of the core holds a work any more, and with it tensors
+// of the program: the last to let go of one takes the GIL.
 void wait_for_works(const Deadline& deadline);
 
 // Runs `body`, which may wait: without the GIL, and so that Ctrl-C ends it. `group` is what it waits in. Our
 // exceptions leave it as torch's.
-void run_interruptibly(const std::shared_ptr<tensor::GroupState>& group, c10::function_ref<void()> body);
+void run_interruptibly(const Within& group, c10::function_ref<void()> body);
 
 // Several works as one, which is complete when all are: what a coalescing scope gives.
 class CoalescedWork final : public c10d::Work {

@@ -1,9 +1,12 @@
 #include "extension/worlds.h"
 
+#include <algorithm>
+#include <numeric>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
 #include "extension/errors.h"
+#include "extension/interrupts.h"
 #include "extension/lockstep_store.h"
 #include "extension/torch_store.h"
 #include "extension/work.h"
@@ -11,12 +14,15 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::python {
 namespace {
 
 // For what hangs on futures when the interpreter ends.
 constexpr Duration kAtExit = std::chrono::seconds(2);
+// What a world and a group in it take.
+constexpr Bytes kLeastHeap = Bytes::mib(8);
 
 // The one global: what this process is in, as torch's own list of groups is one.
 class Stays {
@@ -50,6 +56,22 @@ class Stays {
   std::weak_ptr<Stay> default_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Group> groups_ LOCKSTEP_GUARDED_BY(mutex_);
 };
+
+// Throws ValueError.
+void check(const Options& given, int rank) {
+  const auto refuse = [&](const auto&... what) {
+    throw_torch(Status::invalid(cat("rank ", rank, ": pg_options: ", what...)));
+  };
+  if (given.stall_after && given.stall_after->count() <= 0) {
+    refuse("stall_after is ", Duration(*given.stall_after), ", and must be more than nothing.");
+  }
+  if (given.heap_capacity && *given.heap_capacity < kLeastHeap.value) {
+    refuse("heap_capacity is ", Bytes{*given.heap_capacity}, ", and must be ", kLeastHeap, " at least.");
+  }
+  if (given.threads && *given.threads < 1) {
+    refuse("threads is ", *given.threads, ", and must be 1 at least: the calling one counts.");
+  }
+}
 
 WorldOptions world_options(const GroupRequest& request) {
   const Options& given = *request.options;
@@ -114,7 +136,29 @@ std::shared_ptr<Backend> keeping_world(const Stay& stay, std::unique_ptr<Backend
   return {group.release(), [world = stay.world](Backend* held) { delete held; }};
 }
 
-MadeGroup noted(MadeGroup made) {
+std::vector<int> counted(int size) {
+  std::vector<int> out(static_cast<std::size_t>(size));
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+bool contains(const std::vector<Rank>& ranks, Rank rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+// torch's numbers of these members, in their order.
+std::vector<int> torchs_of(const Members& members, const std::vector<Rank>& some) {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < members.world.size(); ++i) {
+    if (contains(some, members.world[i])) out.push_back(members.torchs[i]);
+  }
+  return out;
+}
+
+MadeGroup made_of(Standing standing, const std::shared_ptr<Stay>& stay,
+                  std::shared_ptr<tensor::GroupState> state, std::vector<int> torchs) {
+  auto names = std::make_shared<const RankNames>(state->world_ranks(), std::move(torchs), state->rank());
+  MadeGroup made{standing, stay, std::move(state), std::move(names)};
   Stays::all().add(made);
   return made;
 }
@@ -148,7 +192,14 @@ void Stay::set_left(std::vector<Rank> ranks) {
   left_ = std::move(ranks);
 }
 
+std::string Stay::unique_name(const std::string& name, const std::vector<Rank>& members) {
+  const MutexLock lock(mutex_);
+  const int count = ++made_[{name, members}];
+  return count == 1 ? name : cat(name, " #", count);
+}
+
 void leave_all() {
+  stop_other_threads();
   const Deadline deadline = Clock::steady().in(kAtExit);
   const std::vector<Stays::Group> groups = Stays::all().take();
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
@@ -161,33 +212,50 @@ void leave_all() {
 MadeGroup make_group(const GroupRequest& request) {
   if (const std::shared_ptr<Stay> stay = Stays::all().of_default_group()) {
     const std::vector<Rank> members = members_in(*stay, request);
-    if (!members.empty()) return make_group_in(stay, members, request.name, request.options);
+    if (!members.empty())
+      return make_group_in(stay, {members, request.members}, request.name, request.options);
   }
-  auto joined = join_world(request);
+  MadeGroup made = make_world(request);
+  if (request.members.empty()) Stays::all().set_default(made.stay);
+  return made;
+}
+
+MadeGroup make_world(const GroupRequest& request) {
+  check(*request.options, request.rank);
+  auto joined = run_aside([request] { return join_world(request); });
   if (!joined.ok()) throw_not_joined(joined.status());
   const auto stay = std::make_shared<Stay>(std::move(*joined));
-  if (request.members.empty()) Stays::all().set_default(stay);
   // It counts its own users: who closes the group asks for them.
   const std::shared_ptr<Backend> all(&stay->world->group(), [world = stay->world](Backend* /*held*/) {});
-  return noted({stay, state_of(*stay, all, request.name)});
+  const auto state = state_of(*stay, all, request.name);
+  if (request.members.empty()) return made_of(Standing::kDefault, stay, state, counted(request.size));
+  return made_of(Standing::kWorld, stay, state, request.members);
 }
 
-MadeGroup make_group_in(const std::shared_ptr<Stay>& stay, const std::vector<Rank>& world_ranks,
-                        const std::string& name, const OptionsPtr& options) {
+MadeGroup make_group_in(const std::shared_ptr<Stay>& stay, const Members& members, const std::string& name,
+                        const OptionsPtr& options) {
   GroupOptions group{.timeout = options->timeout};
-  if (!name.empty()) group.name = name;
-  auto made = stay->world->new_group(world_ranks, group);
-  if (!made.ok()) throw_torch(made.status());
-  return noted({stay, state_of(*stay, keeping_world(*stay, std::move(*made)), name)});
+  if (!name.empty()) group.name = stay->unique_name(name, members.world);
+  auto made =
+      run_aside([stay, world = members.world, group] { return stay->world->new_group(world, group); });
+  if (!made.ok()) throw_torch(RankNames(members.world, members.torchs, 0).told(made.status()));
+  return made_of(Standing::kSome, stay, state_of(*stay, keeping_world(*stay, std::move(*made)), name),
+                 members.torchs);
 }
 
-MadeGroup shrink_world(const std::shared_ptr<Stay>& stay, const std::vector<Rank>& exclude,
+MadeGroup shrink_world(const std::shared_ptr<Stay>& stay, Standing standing, const Members& left,
                        const OptionsPtr& options) {
-  auto made = stay->world->shrink({.exclude = exclude, .group = {.timeout = options->timeout}});
-  if (!made.ok()) throw_torch(made.status());
+  ShrinkOptions shrink{.group = {.timeout = options->timeout}};
+  for (const Rank rank : stay->left()) {
+    if (!contains(left.world, rank)) shrink.exclude.push_back(rank);
+  }
+  auto made = run_aside([stay, shrink] { return stay->world->shrink(shrink); });
+  if (!made.ok()) throw_torch(RankNames(left.world, left.torchs, 0).told(made.status()));
   const auto state = state_of(*stay, keeping_world(*stay, std::move(*made)), options->group_name);
   stay->set_left(state->world_ranks());
-  return noted({stay, state});
+  const bool anew = standing == Standing::kDefault;
+  return made_of(standing, stay, state,
+                 anew ? counted(state->size()) : torchs_of(left, state->world_ranks()));
 }
 
 }  // namespace lockstep::python

@@ -8,13 +8,16 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
 #include <vector>
 
 #include "extension/completion_pool.h"
+#include "extension/rank_names.h"
 #include "lockstep/backend/world.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/tensor/group_state.h"
@@ -44,10 +47,14 @@ class Stay {
   // The ranks of the world that were not shrunk away, as torch numbers them: 0 is the first of them.
   std::vector<Rank> left() const;
   void set_left(std::vector<Rank> ranks);
+  // What the core calls a group, on all its members. torch gives names again once their groups are destroyed,
+  // and keys of those are still in the store.
+  std::string unique_name(const std::string& name, const std::vector<Rank>& members);
 
  private:
   mutable Mutex mutex_;
   std::vector<Rank> left_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, std::vector<Rank>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 struct GroupRequest {
@@ -59,22 +66,41 @@ struct GroupRequest {
   OptionsPtr options = {};
 };
 
-struct MadeGroup {
-  std::shared_ptr<Stay> stay;
-  std::shared_ptr<tensor::GroupState> state;
+// Of a group, by rank in it.
+struct Members {
+  std::vector<Rank> world;
+  std::vector<int> torchs;  // ranks of the default group
 };
 
-// Before the interpreter ends: leaves all groups, and waits a little for their works and what hangs on
-// futures. A thread that asks for the GIL after that is ended by Python, and takes the process along.
+// What a group is to its world, and so what becomes of that when it shrinks.
+enum class Standing : std::uint8_t {
+  kDefault,  // torch's default group, or one that is made by hand: its world shrinks, and is numbered anew
+  kWorld,    // beside a default group of another backend: its world shrinks, and torch's numbers stay
+  kSome,     // of some ranks of a world, or all: the world stays as it is
+};
+
+struct MadeGroup {
+  Standing standing;
+  std::shared_ptr<Stay> stay;
+  std::shared_ptr<tensor::GroupState> state;
+  std::shared_ptr<const RankNames> names;  // shared with what runs in the group
+};
+
+// Before the interpreter ends, on its thread: leaves all groups, and waits a little for the calls of other
+// threads, which do not return any more, for works, and for what hangs on futures. A thread that asks for the
+// GIL after that is ended by Python, and takes the process along.
 void leave_all();
 
 // Called by all members. Throws torch's exceptions.
 MadeGroup make_group(const GroupRequest& request);
-// A group of `world_ranks` in the same world.
-MadeGroup make_group_in(const std::shared_ptr<Stay>& stay, const std::vector<Rank>& world_ranks,
-                        const std::string& name, const OptionsPtr& options);
-// The group of those that are left, without `exclude`, ranks of the world. All groups of the world end.
-MadeGroup shrink_world(const std::shared_ptr<Stay>& stay, const std::vector<Rank>& exclude,
+// The same, of ranks that need not be in one world: they join one of their own.
+MadeGroup make_world(const GroupRequest& request);
+// A group of some members of the same world.
+MadeGroup make_group_in(const std::shared_ptr<Stay>& stay, const Members& members, const std::string& name,
+                        const OptionsPtr& options);
+// The group of `left`, called by them, where one is shrunk that is no group of some. All groups of the world
+// end. Who is lost is not in it.
+MadeGroup shrink_world(const std::shared_ptr<Stay>& stay, Standing standing, const Members& left,
                        const OptionsPtr& options);
 
 }  // namespace lockstep::python

@@ -6,8 +6,8 @@
 This module has what torch's own interface has no place for: Store, Options, monitored_barrier, empty_resident, trace.
 """
 
-import atexit
 import datetime
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,6 @@ Store = _C.Store
 __all__ = ["Options", "ProcessGroupLockstep", "Store", "empty_resident", "monitored_barrier", "trace"]
 
 _register()
-atexit.register(_C.leave_all)
 
 
 def _create(dist_backend_opts, pg_options=None):
@@ -38,7 +37,16 @@ def _rendezvous(url, timeout=datetime.timedelta(seconds=300), **_):
     """init_method="lockstep://": who this rank is, and where the others are, is found as by a C++ program."""
     from urllib.parse import parse_qs, urlparse
     parts = urlparse(url)
-    asked = {name: int(values[0]) for name, values in parse_qs(parts.query).items() if name in ("rank", "world_size")}
+    if parts.path not in ("", "/"):
+        raise ValueError(f"{url} has the path {parts.path}, and lockstep:// takes none: it is lockstep:// alone, or "
+                         "lockstep://host:port?rank=0&world_size=2; for a file, give file:// and the backend lockstep.")
+    asked = {}
+    for name, values in parse_qs(parts.query, keep_blank_values=True).items():
+        if name not in ("rank", "world_size") or not values[0].isdecimal():
+            raise ValueError(f"{url} says {name}={values[0]}, and lockstep:// takes rank and world_size, as numbers.")
+        if len(values) > 1:
+            raise ValueError(f"{url} says {name} {len(values)} times, and lockstep:// takes it once.")
+        asked[name] = int(values[0])
     place = f"tcp://{parts.netloc}" if parts.netloc else "env://"
     store = Store(place, timeout=timeout, **asked)
     yield store, store.rank, store.world_size
@@ -49,22 +57,32 @@ def _backend(group=None):
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("torch.distributed is not initialized: call init_process_group first.")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(f"rank {dist.get_rank()} is not in the group.")
     backend = group._get_backend(torch.device("cpu"))
+    backend = getattr(backend, "wrapped_pg", backend)  # by torch, with TORCH_DISTRIBUTED_DEBUG=DETAIL
     if not isinstance(backend, ProcessGroupLockstep):
         raise ValueError(f"The group is not of the backend lockstep, but of {dist.get_backend(group)}.")
     return backend
 
 
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-    """A barrier whose timeout names, on every rank that came, all ranks that did not."""
+    """A barrier whose timeout names, on every rank that came, all ranks that did not. As torch's own, it does nothing on
+    a rank that is not in the group."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        warnings.warn(f"monitored_barrier: rank {dist.get_rank()} is not in the group.", stacklevel=2)
+        return
     _backend(group).monitored_barrier(timeout, wait_all_ranks)
 
 
 def empty_resident(*size, dtype=None, group=None):
     """A tensor as torch.empty's, in memory that the other ranks of this host can reach: nothing of it is copied
     before or after a collective."""
-    if len(size) == 1 and not isinstance(size[0], int):
-        size = tuple(size[0])
+    if len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = size[0]
+    for one in size:
+        if not hasattr(one, "__index__"):
+            raise TypeError(f"empty_resident: {one!r} is no size; it takes whole numbers, or one list of them.")
     return _backend(group).empty_resident(list(size), dtype or torch.get_default_dtype())
 
 

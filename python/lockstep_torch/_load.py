@@ -5,13 +5,19 @@ import importlib
 import torch
 
 
+def _identity(version):
+    """What two builds of torch must share. Of a release, what follows the + is for which devices it was built."""
+    public = version.partition("+")[0]
+    return public if public.replace(".", "").isdecimal() else version
+
+
 def extension():
     try:
         module = importlib.import_module("lockstep_torch._C")
     except ImportError as error:
         raise ImportError(f"lockstep-torch cannot be loaded with torch {torch.__version__}: {error}. "
                           "It works with the torch that it was built for: install it again.") from error
-    if module.built_for_torch != torch.__version__.split("+")[0]:
+    if _identity(module.built_for_torch) != _identity(torch.__version__):
         raise ImportError(f"lockstep-torch was built for torch {module.built_for_torch}, and this is torch "
                           f"{torch.__version__}: install it again.")
     return module

@@ -4,8 +4,10 @@
                                    [--rounds 7] [--seconds 0.2] [--json FILE]
 
 An operation is timed in batches: from the last rank in to the last rank out, by the number of calls. Each round
-measures both sides, in every other round the other way round; the ratio is of one round's two medians. Every result is
-verified. The JSON is that of `lockstep bench`.
+measures all sides, in every other round the other way round; the ratio is of one round's two medians. Every batch has
+data of its own, and is verified: every element of a sum, and after steps of training that all ranks have the same
+weights. A step is forward, backward and the optimizer's; gloo_tuned is gloo with gradient_as_bucket_view and
+static_graph. The JSON is that of `lockstep bench`, but for what the core alone can tell of a step: its overlap.
 """
 
 import argparse
@@ -25,6 +27,9 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "B": 1}
 # Layers of a multilayer perceptron and the rows of a batch: little, balanced and much communication for its arithmetic.
 MODELS = {"mlp": ([256, 256, 256, 10], 64), "deep": ([512] * 9 + [10], 128), "wide": ([2048, 2048, 2048, 10], 16)}
 BATCH_SECONDS = 0.005
+BATCH_BYTES = 64 << 20  # at most
+TUNED = {"gradient_as_bucket_view": True, "static_graph": True}
+PEERS = ("gloo", "gloo_tuned")
 
 
 def bytes_of(text):
@@ -34,57 +39,141 @@ def bytes_of(text):
     raise argparse.ArgumentTypeError(f"{text} is no size; write it as 4KiB or 25MiB.")
 
 
+class AllReduces:
+    """The calls of a batch: each on numbers of its own, whose sums are exact (tools/bench/pattern.h)."""
+
+    PERIOD, PER_RANK, PER_CALL = 113, 17, 7
+
+    def __init__(self, size, group):
+        self.group, self.elements, self.done, self.buffers = group, size // 4, 0, []
+        self.most = max(1, BATCH_BYTES // size)
+        one = torch.arange(self.PERIOD)
+        ranks = [(one + self.PER_RANK * rank).remainder(self.PERIOD).float() for rank in range(dist.get_world_size())]
+        self.given, self.summed = (table.repeat(self.elements // self.PERIOD + 2) for table in (ranks[dist.get_rank()], sum(ranks)))
+
+    def prepare(self, calls):
+        self.buffers = [torch.empty(self.elements) for _ in range(calls)]
+
+    def window(self, table, call):
+        return table[self.PER_CALL * (self.done + call) % self.PERIOD:][:self.elements]
+
+    def fill(self):
+        for call, buffer in enumerate(self.buffers):
+            buffer.copy_(self.window(self.given, call))
+
+    def run(self):
+        for buffer in self.buffers:
+            dist.all_reduce(buffer, group=self.group)
+
+    def verify(self):
+        right = [buffer.equal(self.window(self.summed, call)) for call, buffer in enumerate(self.buffers)]
+        self.done += len(right)
+        return all(right)
+
+
+class Steps:
+    """The steps of a batch, on examples of its own."""
+
+    most = 1000
+
+    def __init__(self, model, group, options):
+        self.layers, self.rows = MODELS[model]
+        torch.manual_seed(1)
+        parts = [part for a, b in zip(self.layers, self.layers[1:]) for part in (torch.nn.Linear(a, b), torch.nn.ReLU())]
+        self.model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*parts), process_group=group, **options)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.random = torch.Generator().manual_seed(dist.get_rank())
+
+    def prepare(self, calls):
+        self.calls = calls
+
+    def fill(self):
+        self.examples, self.targets = (torch.randn(self.rows, width, generator=self.random)
+                                       for width in (self.layers[0], self.layers[-1]))
+
+    def run(self):
+        for _ in range(self.calls):
+            self.optimizer.zero_grad()
+            self.loss = (self.model(self.examples) - self.targets).square().mean()
+            self.loss.backward()
+            self.optimizer.step()
+
+    def verify(self):
+        lowest = torch.stack([parameter.detach().view(torch.int32).sum() for parameter in self.model.parameters()])
+        highest = lowest.clone()
+        dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+        return lowest.equal(highest)
+
+    def losses(self):
+        """Of the first steps, which all sides do alike."""
+        self.prepare(1)
+        losses = []
+        for _ in range(3):
+            self.fill()
+            self.run()
+            losses.append(self.loss.item())
+        return torch.tensor(losses)
+
+
 class Side:
     """One backend: its group, what it is called, and what it measured in each round."""
 
     def __init__(self, name, group):
         self.name, self.group = name, group
-        self.micros, self.cpu_s = [], []
+        self.micros, self.cpu_s, self.verified = [], [], True
 
     def barrier(self):
         dist.all_reduce(torch.zeros(1), group=self.group)
 
-    def batch(self, call, iterations):
-        """When it began and ended here, in nanoseconds of a clock that all ranks of the host share."""
+    def batch(self, work):
+        """When it began and ended here, in nanoseconds of a clock that all ranks of the host share, and its processor
+        time."""
+        work.fill()
         self.barrier()
-        start = time.monotonic_ns()
-        for _ in range(iterations):
-            call()
-        return [start, time.monotonic_ns()]
+        before, start = time.process_time_ns(), time.monotonic_ns()
+        work.run()
+        end, after = time.monotonic_ns(), time.process_time_ns()
+        self.barrier()  # whoever is out first would take the core of one that is not
+        self.verified = work.verify() and self.verified
+        return [start, end, after - before]
 
-    def plan(self, call, seconds):
-        """How many calls make a batch, and how many batches a round; all ranks have the same."""
-        self.batch(call, 1)
-        start, end = self.batch(call, 3)
+    def plan(self, work, seconds):
+        """Prepares so many calls as make a batch; gives them, and the batches of a round. All ranks have the same."""
+        work.prepare(1)
+        self.batch(work)
+        work.prepare(3)
+        start, end, _ = self.batch(work)
         once = torch.tensor([(end - start) / 3e9], dtype=torch.float64)
         dist.all_reduce(once, op=dist.ReduceOp.MAX)
-        iterations = max(1, min(1000, round(BATCH_SECONDS / once.item())))
-        return iterations, max(3, min(100, round(seconds / (iterations * once.item()))))
+        calls = max(1, min(1000, work.most, round(BATCH_SECONDS / once.item())))
+        work.prepare(calls)
+        return calls, max(3, min(100, round(seconds / (calls * once.item()))))
 
-    def measure(self, call, iterations, batches):
-        before = time.process_time()
-        times = torch.tensor([self.batch(call, iterations) for _ in range(batches)])
-        used = torch.tensor([time.process_time() - before], dtype=torch.float64)
-        starts, ends = times[:, 0].clone(), times[:, 1].clone()
+    def measure(self, work, calls, batches):
+        starts, ends, used = torch.tensor([self.batch(work) for _ in range(batches)]).T.contiguous()
         dist.all_reduce(starts, op=dist.ReduceOp.MAX)
         dist.all_reduce(ends, op=dist.ReduceOp.MAX)
         dist.all_reduce(used)
-        self.micros.append(statistics.median((ends - starts).tolist()) / 1e3 / iterations)
-        self.cpu_s.append(used.item() / batches / iterations)
+        self.micros.append(statistics.median((ends - starts).tolist()) / 1e3 / calls)
+        self.cpu_s.append(used.sum().item() / 1e9 / batches / calls)
 
 
-def in_turns(sides, calls, options):
-    plans = [side.plan(call, options.seconds) for side, call in zip(sides, calls)]
+def in_turns(sides, works, options):
+    plans = [side.plan(work, options.seconds) for side, work in zip(sides, works)]
     for turn in range(options.rounds):
-        order = list(zip(sides, calls, plans))
-        for side, call, plan in order if turn % 2 == 0 else reversed(order):
-            side.measure(call, *plan)
+        order = list(zip(sides, works, plans))
+        for side, work, plan in order if turn % 2 == 0 else reversed(order):
+            side.measure(work, *plan)
 
 
 def row_of(sides, **what):
     ours, *peers = sides
-    row = {**what, "hosts": 1, "dtype": "float32", "median_us": statistics.median(ours.micros),
-           "cpu_s": statistics.median(ours.cpu_s), "verified": True, "peers": {}}
+    right = torch.tensor([int(side.verified) for side in sides])
+    dist.all_reduce(right, op=dist.ReduceOp.MIN)
+    row = {**what, "nproc": dist.get_world_size(), "hosts": 1, "dtype": "float32",
+           "median_us": statistics.median(ours.micros), "cpu_s": statistics.median(ours.cpu_s),
+           "verified": bool(right.all()), "peers": {}}
     for peer in peers:
         ratios = [theirs / mine for theirs, mine in zip(peer.micros, ours.micros)]
         row["peers"][peer.name] = {"median_us": statistics.median(peer.micros), "ratio": statistics.median(ratios),
@@ -92,50 +181,34 @@ def row_of(sides, **what):
     return row
 
 
-def all_reduce_row(size, sides, options):
-    world = dist.get_world_size()
-    for side in sides:
-        numbers = torch.arange(size // 4, dtype=torch.float32).remainder_(1000)
-        check, expected = numbers + dist.get_rank(), numbers * world + world * (world - 1) / 2
-        dist.all_reduce(check, group=side.group)
-        if not check.equal(expected):
-            raise AssertionError(f"an all_reduce on {side.name} gave wrong numbers")
-    value = torch.zeros(size // 4)  # sums of zeros stay what they are
-    in_turns(sides, [lambda side=side: dist.all_reduce(value, group=side.group) for side in sides], options)
-    return row_of(sides, op="all_reduce", nproc=world, bytes=size, memory="foreign")
+def all_reduce_row(size, groups, options):
+    sides = [Side(name, groups[name]) for name in ("lockstep", "gloo")]
+    in_turns(sides, [AllReduces(size, side.group) for side in sides], options)
+    row = row_of(sides, op="all_reduce", bytes=size, peer_dtype="float32", memory="foreign")
+    rate, world = size / row["median_us"] / 1e3, dist.get_world_size()
+    return {**row, "algbw_gbs": rate, "busbw_gbs": rate * 2 * (world - 1) / world}
 
 
-def step_row(name, sides, options):
-    layers, rows = MODELS[name]
-    models = []
-    for side in sides:
-        torch.manual_seed(1)
-        parts = [part for a, b in zip(layers, layers[1:]) for part in (torch.nn.Linear(a, b), torch.nn.ReLU())]
-        models.append(torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*parts), process_group=side.group))
-    batch = torch.randn(rows, layers[0], generator=torch.Generator().manual_seed(dist.get_rank()))
-
-    def step(model):
-        model.zero_grad()
-        model(batch).square().mean().backward()
-
-    for model in models:
-        step(model)
-    first, second = ([parameter.grad for parameter in model.parameters()] for model in models)
-    for one, other in zip(first, second):
-        torch.testing.assert_close(one, other)
-    in_turns(sides, [lambda model=model: step(model) for model in models], options)
-    size = sum(parameter.numel() * parameter.element_size() for parameter in models[0].parameters())
-    return row_of(sides, op="ddp", model=name, batch=rows, nproc=dist.get_world_size(), bytes=size,
+def step_row(model, groups, options):
+    sides = [Side(name, group) for name, group in groups.items()]
+    works = [Steps(model, side.group, TUNED if side.name == "gloo_tuned" else {}) for side in sides]
+    losses = [work.losses() for work in works]
+    for side, theirs in zip(sides, losses):
+        side.verified = theirs.allclose(losses[0], rtol=1e-3)
+    in_turns(sides, works, options)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in works[0].model.parameters())
+    return row_of(sides, op="ddp", model=model, option="default", batch=works[0].rows, bytes=size,
                   threads=torch.get_num_threads())
 
 
 def run_rank(rank, world, options, folder):
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
     dist.init_process_group("lockstep", init_method=f"file://{folder}/job", rank=rank, world_size=world)
-    groups = {"lockstep": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    gloo = dist.new_group(backend="gloo")
+    groups = {"lockstep": dist.group.WORLD, "gloo": gloo, "gloo_tuned": gloo}
     cases = [(all_reduce_row, bytes_of(text)) for text in options.sizes] + [(step_row, name) for name in options.models]
     for case, of in cases:
-        row = case(of, [Side(name, group) for name, group in groups.items()], options)
+        row = case(of, groups, options)
         if rank == 0:
             with open(f"{folder}/rows", "a", encoding="utf-8") as out:
                 print(json.dumps(row), file=out)
@@ -146,11 +219,21 @@ def rows_in(folder):
     return [json.loads(line) for line in pathlib.Path(folder, "rows").read_text(encoding="utf-8").splitlines()]
 
 
+def cells_of(peer):
+    if peer is None:
+        return f" {'-':>13} {'-':>8} {'-':>13}"
+    return f" {peer['median_us']:13.1f} {peer['ratio']:8.2f} {peer['ratio_low']:7.2f}-{peer['ratio_high']:.2f}"
+
+
+def head():
+    columns = "".join(f" {name + ' us':>13} {'ratio':>8} {'low-high':>13}" for name in PEERS)
+    return f"{'':20} {'ranks':>5} {'us':>11} {'cpu us':>11} {'ok':>4}{columns}"
+
+
 def line_of(row):
-    gloo = row["peers"]["gloo"]
     name = f"{row['op']} {row.get('model', row['bytes'])}"
-    return (f"{name:20} {row['nproc']:5} {row['median_us']:11.1f} {row['cpu_s'] * 1e6:11.1f} {gloo['median_us']:11.1f} "
-            f"{gloo['ratio']:8.2f} {gloo['ratio_low']:8.2f}-{gloo['ratio_high']:.2f}")
+    return (f"{name:20} {row['nproc']:5} {row['median_us']:11.1f} {row['cpu_s'] * 1e6:11.1f} "
+            f"{'yes' if row['verified'] else 'NO':>4}" + "".join(cells_of(row["peers"].get(peer)) for peer in PEERS))
 
 
 def words(text):
@@ -180,7 +263,7 @@ def arguments():
 def main():
     options = arguments()
     rows = []
-    print(f"{'':20} {'ranks':>5} {'us':>11} {'cpu us':>11} {'gloo us':>11} {'ratio':>8} {'low-high':>13}")
+    print(head())
     for world in options.worlds:
         with tempfile.TemporaryDirectory() as folder:
             torch.multiprocessing.spawn(run_rank, (world, options, folder), nprocs=world)
@@ -192,7 +275,9 @@ def main():
                    "system": f"{platform.system()} {platform.release()}", "architecture": platform.machine()}
         report = {"machine": machine, "versions": {"gloo": f"torch {torch.__version__}"}, "rows": rows}
         pathlib.Path(options.json).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    if not all(row["verified"] for row in rows):
+        sys.exit("a result was wrong; what is above is worth nothing")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,5 +1,6 @@
 """Every operation of the backend on worlds of 1 to 4 ranks, against gloo where gloo has it."""
 
+import datetime
 import itertools
 import unittest
 
@@ -7,7 +8,9 @@ import torch
 import torch.distributed as dist
 
 import lockstep_torch
-from worlds import World
+from worlds import PATIENCE, World
+
+SOON = datetime.timedelta(milliseconds=300)
 
 INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -172,14 +175,101 @@ def groups(rank, size):
         value = torch.tensor([float(rank)])
         odd.allreduce([value]).wait()
         assert value.item() == 4 and (odd.rank(), odd.size()) == (rank // 2, 2)
+        alone = dist.group.WORLD.split_group([rank], group_name="odd")  # of the same name, while the first lives
+        assert alone.size() == 1
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": r} for r in range(size)]
 
 
+def merged(rank, size):
+    """A group that is made of what is left of others, in a store of its own."""
+    store = dist.PrefixStore("merged", dist.distributed_c10d._get_default_store())
+    for kind in ("lockstep", "gloo"):
+        apart = dist.new_group(backend=f"cpu:{kind}")
+        together = apart.merge_remote_group(dist.PrefixStore(kind, store), size, PATIENCE, group_name=f"{kind} again")
+        dist.destroy_process_group(apart)
+        value = torch.zeros(size)
+        value[together.rank()] = 1  # ranks are in the order of their arrival
+        together.allreduce([value]).wait()
+        assert together.size() == size and value.eq(1).all(), (kind, value)
+        together.shutdown()
+
+
+def counted(rank, size):
+    """The number of the last operation; and averages of types that gloo has none of."""
+    own = dist.group.WORLD._get_backend(torch.device("cpu"))
+    before = own._get_sequence_number_for_group()
+    for dtype in (torch.int16, torch.uint16, torch.uint32, torch.uint64):
+        value = torch.tensor([3 * rank, 8], dtype=dtype)
+        dist.all_reduce(value, op=dist.ReduceOp.AVG)
+        assert value.tolist() == [3 * (size - 1) // 2, 8], (dtype, value)
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    assert own._get_sequence_number_for_group() == before + 5
+
+
+def options_of_two_groups(rank, size):
+    """They are given the same object, and neither the groups nor the user see what the other makes of it."""
+    given = lockstep_torch.Options()
+    before, long, short = given._timeout, *(datetime.timedelta(seconds=seconds) for seconds in (20, 5))
+    groups = [dist.new_group(timeout=timeout, pg_options=given) for timeout in (long, short)]
+    of_groups = [group._get_backend(torch.device("cpu")).options for group in groups]
+    assert [given._timeout, *(options._timeout for options in of_groups)] == [before, long, short]
+
+
+def made_by_hand(rank, size):
+    """It is not the default group, whose ranks 0 and 2 it has."""
+    value = torch.ones(1)
+    if rank != 1:
+        store = dist.PrefixStore("by hand", dist.distributed_c10d._get_default_store())
+        hand = lockstep_torch.ProcessGroupLockstep(store, rank // 2, 2, PATIENCE)
+        hand.allreduce([value]).wait()
+    pair = dist.new_group([0, 1], backend="lockstep", timeout=datetime.timedelta(seconds=20))
+    if rank != 2:
+        dist.all_reduce(value, group=pair)
+    return value.item()
+
+
+def name_of(group):
+    return dist.distributed_c10d._get_process_group_name(group)
+
+
+def only_one_comes(group, rank):
+    """Rank 0 alone comes, and does not take the other for one that has come: to an earlier group of that name."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank != 0:
+        store.wait(["came"])
+        return
+    try:
+        lockstep_torch.monitored_barrier(group, SOON)
+    except dist.DistBackendError:
+        return
+    finally:
+        store.set("came", "")
+    raise AssertionError("it has met a rank that did not come")
+
+
+def made_again(rank, size):
+    """torch gives a group the name of one that was destroyed."""
+    pair = dist.new_group([0, 1], use_local_synchronization=True)
+    name = name_of(pair)
+    lockstep_torch.monitored_barrier(pair)
+    dist.destroy_process_group(pair)
+    again = dist.new_group([0, 1], use_local_synchronization=True)
+    assert name_of(again) == name
+    only_one_comes(again, rank)
+
+
 def shrunk(rank, size):
     """Ranks 0 and 2 go on without rank 1, which leaves, and are 0 and 1 from then on."""
-    dist.barrier()
+    early = dist.new_group([0, 2])
+    if rank != 1:
+        name = name_of(early)
+        lockstep_torch.monitored_barrier(early)
+    everybody = dist.new_group()
+    if rank != 1:
+        dist.barrier(group=dist.shrink_group([1], group=everybody))
+    dist.barrier()  # the default group stays as it is
     if rank == 1:
         dist.destroy_process_group()
         return None
@@ -189,6 +279,9 @@ def shrunk(rank, size):
     dist.all_reduce(value)
     again = dist.new_group([1, 0])
     dist.all_reduce(value, group=again)
+    same = dist.new_group([0, 1])  # torch counts its groups anew
+    assert name_of(same) == name
+    only_one_comes(same, rank)
     return value.item()
 
 
@@ -202,6 +295,10 @@ def resident(rank, size):
     group = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert group.supports_tensor_alloc(torch.device("cpu"))
     assert group.allocate_tensor(8, dtype=torch.float64, device=torch.device("cpu")).shape == (8,)
+    dist.set_debug_level(dist.DebugLevel.DETAIL)  # torch wraps the backends of the groups that it makes now
+    wrapped = dist.new_group()
+    lockstep_torch.monitored_barrier(wrapped)
+    assert lockstep_torch.empty_resident(3, group=wrapped).shape == (3,)
     kept = lockstep_torch.empty_resident(100)
     dist.destroy_process_group()
     kept.fill_(1)
@@ -230,6 +327,21 @@ class CollectivesTest(unittest.TestCase):
 
     def test_groups_of_some_ranks(self):
         World(4).run(groups)
+
+    def test_a_group_is_not_an_earlier_one_of_its_name(self):
+        World(2).run(made_again)
+
+    def test_operations_are_counted_and_every_integer_has_an_average(self):
+        World(2).run(counted)
+
+    def test_groups_have_options_of_their_own(self):
+        World(1).run(options_of_two_groups)
+
+    def test_a_group_that_is_made_by_hand_is_no_default_group(self):
+        self.assertEqual(World(3, backend="gloo").run(made_by_hand), [3.0, 3.0, 2.0])
+
+    def test_groups_are_merged(self):
+        World(2).run(merged)
 
     def test_a_world_shrinks(self):
         self.assertEqual(World(3).run(shrunk), [4.0, None, 4.0])

@@ -1,10 +1,15 @@
 """What a Python program sees when something goes wrong, and what it may do while it waits."""
 
 import contextlib
+import ctypes
 import datetime
+import faulthandler
+import functools
 import io
+import operator
 import os
 import pathlib
+import pickle
 import runpy
 import signal
 import threading
@@ -45,6 +50,32 @@ def different_calls(rank, size):
     return error_of(lambda: dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM))
 
 
+def torchs_ranks_beside_another_backend(rank, size):
+    pair = dist.new_group([1, 2], backend="lockstep")
+    if rank == 0:
+        return None
+    dist.barrier(group=pair)
+    [config] = pickle.loads(lockstep_torch.trace())["pg_config"].values()
+    own = pair._get_backend(torch.device("cpu"))
+    different = different_calls_in(pair, rank == 1)
+    answers = [own] if rank == 1 else [own, own.shrink([0])]
+    refused = [error_of(lambda: group.allreduce([torch.empty(2, device="meta")]))[1] for group in answers]
+    return config["ranks"], refused, different
+
+
+def torchs_ranks_after_a_shrink(rank, size):
+    if rank == 1:
+        dist.destroy_process_group()
+        return None
+    dist.shrink_group([1])
+    return different_calls_in(None, rank)
+
+
+def different_calls_in(group, differs):
+    op = dist.ReduceOp.MAX if differs else dist.ReduceOp.SUM
+    return error_of(lambda: dist.all_reduce(torch.ones(4), op=op, group=group))[1]
+
+
 def wrong_calls(rank, size):
     answers = [
         error_of(lambda: dist.all_reduce(torch.empty(2, dtype=torch.float8_e5m2))),
@@ -53,13 +84,17 @@ def wrong_calls(rank, size):
         error_of(lambda: dist.all_reduce(torch.ones(2).expand(3, 2))),
         error_of(lambda: lockstep_torch.empty_resident(-1)),
     ]
-    # A tensor on another device, as a CUDA tensor would be: torch itself gives none to the backend.
+    value = torch.ones(2)
+    # A tensor on another device, as a CUDA tensor is, for which torch asks the same backend.
     own = dist.group.WORLD._get_backend(torch.device("cpu"))
-    kind, text = error_of(lambda: own.allreduce([torch.empty(2, device="meta")]))
-    assert kind is ValueError and "meta" in text, (kind, text)
+    assert dist.group.WORLD._get_backend(torch.device("cuda")) is own
+    elsewhere = torch.empty(2, device="meta")
+    for call in (lambda: own.allreduce([elsewhere]), lambda: own.allgather([[value, elsewhere]], [value]),
+                 lambda: own.send([elsewhere], 1 - rank, 0), lambda: own.recv([elsewhere], 1 - rank, 0)):
+        kind, text = error_of(call)
+        assert kind is ValueError and "on meta, and the backend lockstep takes CPU tensors: move it" in text, text
     kind, text = error_of(lambda: own.allocate_tensor(8, dtype=torch.float32, device=torch.device("cuda")))
     assert kind is ValueError and "cannot be resident; only CPU tensors can" in text, (kind, text)
-    value = torch.ones(2)
     dist.all_reduce(value)
     assert value[0] == size  # the group lives on
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -67,16 +102,82 @@ def wrong_calls(rank, size):
     return [*answers, error_of(lambda: backend.allreduce([torch.ones(2)]).wait()), error_of(lockstep_torch.monitored_barrier)]
 
 
+def world_with(**said):
+    """A world of one whose options say this."""
+    asked, given = dist.distributed_c10d._DistributedBackendOptions(), lockstep_torch.Options()
+    asked.store, asked.group_rank, asked.group_size, asked.timeout = dist.HashStore(), 0, 1, datetime.timedelta(seconds=20)
+    for name, value in said.items():
+        setattr(given, name, value)
+    return lockstep_torch._create(asked, given)
+
+
+def refused_arguments(rank, size):
+    """Each is one sentence that says what is wrong with what was given."""
+    own = dist.group.WORLD._get_backend(torch.device("cpu"))
+    negative = datetime.timedelta(seconds=-5)
+    short = dist.AllreduceOptions()
+    short.timeout = negative
+    sparse = torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1), (3,), check_invariants=False)
+    said = [
+        (lambda: next(lockstep_torch._rendezvous("lockstep://h:1?rank=x")), "rank=x"),
+        (lambda: next(lockstep_torch._rendezvous("lockstep://h:1?size=2")), "size=2"),
+        (lambda: next(lockstep_torch._rendezvous("lockstep://h:1?rank=0&rank=1")), "rank 2 times"),
+        (lambda: next(lockstep_torch._rendezvous("lockstep:///path")), "has the path /path"),
+        (lambda: lockstep_torch.empty_resident(1, group=dist.GroupMember.NON_GROUP_MEMBER), "rank 0 is not in the group"),
+        (lambda: lockstep_torch.empty_resident("a"), "'a' is no size"),
+        (lambda: lockstep_torch.empty_resident(1.5), "1.5 is no size"),
+        (lambda: world_with(stall_after=datetime.timedelta(0)), "stall_after is 0"),
+        (lambda: world_with(stall_after=negative), "stall_after is -5"),
+        (lambda: world_with(heap_capacity=1 << 20), "heap_capacity is 1.0 MiB"),
+        (lambda: world_with(threads=0), "threads is 0"),
+        (lambda: own.allreduce([torch.ones(2)], short), "all_reduce: timeout is -5"),
+        (lambda: lockstep_torch.monitored_barrier(timeout=negative), "monitored_barrier: timeout is -5"),
+        (lambda: own._set_default_timeout(negative), "timeout is -5"),
+        (lambda: own.send([torch.ones(2)], 0, -3), "send: the tag is -3"),
+        (lambda: own.recv([torch.ones(2)], 0, -3), "recv: the tag is -3"),
+        (lambda: own.recv_anysource([torch.ones(2)], -3), "recv: the tag is -3"),
+        (lambda: dist.all_reduce(sparse, op=dist.ReduceOp.MIN), "a sparse tensor can only be summed"),
+        (lambda: dist.broadcast(torch.empty(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), 0), "cannot travel"),
+    ]
+    for call, text in said:
+        kind, sentence = error_of(call)
+        assert kind in (ValueError, TypeError) and text in sentence and "\n" not in sentence, (kind, sentence)
+    lockstep_torch.monitored_barrier(dist.GroupMember.NON_GROUP_MEMBER)  # as torch's, which has nothing to do then
+
+
 def a_rank_does_not_come(rank, size):
-    everybody = dist.new_group()
+    everybody, at_once = dist.new_group(), dist.new_group()
     store = dist.distributed_c10d._get_default_store()
     if rank == 1:
         store.wait(["0", "2"])
         return None
-    answer = [error_of(lambda: lockstep_torch.monitored_barrier(timeout=SOON)),
-              error_of(lambda: everybody.allreduce([torch.ones(2)], timeout_of_a_moment()).wait())]
+    answer = [error_of(lambda: lockstep_torch.monitored_barrier(timeout=SOON))]
+    pending = everybody.allreduce([torch.ones(2)], timeout_of_a_moment())
+    answer.append(error_of(pending.wait))
+    assert pending.get_future_result().wait() == 1  # c10d::WorkResult::TIMEOUT
+    own = at_once._get_backend(torch.device("cpu"))
+    own._set_default_timeout(SOON)
+    assert own.options._timeout == SOON
+    answer.append(error_of(lambda: dist.all_reduce(torch.ones(2), group=at_once)))
+    assert own.get_error() == torch._C._distributed_c10d.ErrorType.TIMEOUT
     store.set(str(rank), "done")
     return answer
+
+
+def a_wait_is_shorter_than_its_operation(rank, size):
+    """Rank 1 comes when rank 0 has waited in vain."""
+    store = dist.distributed_c10d._get_default_store()
+    value = torch.ones(2)
+    if rank == 1:
+        store.wait(["waited"])
+        dist.all_reduce(value)
+        return dist.send(value, 0)
+    works = [dist.all_reduce(value, async_op=True), dist.irecv(torch.empty(2), 1)]
+    answers = [error_of(lambda: work.wait(datetime.timedelta(milliseconds=20))) for work in works]
+    store.set("waited", "")
+    for work in works:
+        work.wait()
+    return answers
 
 
 def timeout_of_a_moment():
@@ -88,16 +189,26 @@ def timeout_of_a_moment():
 def interrupted(rank, size, call, after):
     """Rank 0 waits for rank 1, which does nothing until it is told."""
     store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
     if rank == 1:
         store.wait(["interrupted"])
         return None
     waits = {"collective": lambda: dist.all_reduce(torch.ones(2)),
              "work": lambda: dist.all_reduce(torch.ones(2), async_op=True).wait(),
-             "message": lambda: dist.recv(torch.empty(2), 1)}[call]
+             "message": lambda: dist.recv(torch.empty(2), 1),
+             "message, chained": lambda: (faulthandler.register(signal.SIGINT, open(os.devnull, "w"), chain=True),
+                                          dist.recv(torch.empty(2), 1))}[call]
+    answer = pressed(waits, after)
+    store.set("interrupted", "1")
+    return answer
+
+
+def pressed(waits, after):
+    """What becomes of a call while which Ctrl-C is pressed, once, and soon."""
     main = threading.get_ident()
     begins = threading.Event()
 
-    def press():  # once, and soon
+    def press():
         begins.wait()
         time.sleep(after)
         signal.pthread_kill(main, signal.SIGINT)
@@ -111,8 +222,38 @@ def interrupted(rank, size, call, after):
     except KeyboardInterrupt:
         answer = "interrupted"
     thread.join()
-    store.set("interrupted", "1")
     return answer
+
+
+def interrupted_alone(rank, size, port):
+    """What waits for a rank that never comes."""
+    patience = datetime.timedelta(seconds=20)
+    joining = pressed(lambda: dist.init_process_group("lockstep", store=dist.HashStore(), rank=0, world_size=2, timeout=patience), 0.1)
+    meeting = pressed(lambda: lockstep_torch.Store(f"tcp://127.0.0.1:{port}", rank=0, world_size=2, timeout=patience), 0.1)
+    return joining, meeting
+
+
+def interrupted_just_before(rank, size):
+    """The signal comes after Python has looked for signals and before the call waits: all is one call of C code."""
+    if rank == 1:
+        time.sleep(0.15)
+        dist.barrier()
+        return None
+    moment = dist.BarrierOptions()
+    moment.timeout, moment.asyncOp = datetime.timedelta(seconds=20), False
+    press = functools.partial(ctypes.PyDLL(None)["raise"], signal.SIGINT)
+    barrier = functools.partial(dist.group.WORLD._get_backend(torch.device("cpu")).barrier, moment)
+    answers = []
+    for _ in range(2):
+        try:
+            list(map(operator.call, [press, barrier]))
+        except KeyboardInterrupt:
+            answers.append("interrupted")
+    try:
+        signal.raise_signal(signal.SIGINT)  # Python handles it
+    except KeyboardInterrupt:
+        dist.barrier()  # and it does not end the next wait, though that takes long enough to be looked at
+    return answers
 
 
 def hooks_may_wait(rank, size):
@@ -137,13 +278,23 @@ def hooks_may_wait(rank, size):
 
 
 def other_threads_run_meanwhile(rank, size):
-    """The GIL is free while a rank waits: a thread of the same process makes the other's collective possible."""
+    """The GIL is free while a rank waits: Python code of another thread makes the other rank's collective possible."""
     pair = dist.new_group()
     value = torch.ones(1)
+    begins = threading.Event()
+
+    def run_python():
+        begins.wait()
+        end = time.monotonic() + 0.05  # the other thread has its turns meanwhile, and waits
+        while time.monotonic() < end:
+            pass
+        dist.barrier(group=pair)
+
     if rank == 0:
         work = dist.all_reduce(value, async_op=True)
-        thread = threading.Thread(target=lambda: dist.barrier(group=pair))
+        thread = threading.Thread(target=run_python)
         thread.start()
+        begins.set()
         work.wait()
         thread.join()
     else:
@@ -222,11 +373,23 @@ class FailuresTest(unittest.TestCase):
             self.assertIs(kind, dist.DistBackendError)
             self.assertIn("the first difference is the reduce op", text)
 
+    def test_torchs_ranks_are_named_where_the_world_counts_otherwise(self):
+        _, one, two = World(3, backend="gloo").run(torchs_ranks_beside_another_backend)
+        for rank, (ranks, refused, different) in ((1, one), (2, two)):
+            self.assertEqual(ranks, "[1, 2]")
+            self.assertTrue(all(text.startswith(f"rank {rank}: ") for text in refused), refused)
+            self.assertIn("As torch counts: 0 is 1, 1 is 2.)", different)
+        for text in World(3).run(torchs_ranks_after_a_shrink)[::2]:
+            self.assertIn("As torch counts: 0 is 0, 2 is 1.)", text)
+
     def test_wrong_calls_are_sentences_and_the_group_lives_on(self):
         for answers in World(2).run(wrong_calls):
             self.assertEqual([kind for kind, _ in answers], [ValueError] * len(answers), answers)
             self.assertIn("float8", answers[0][1])
             self.assertIn("destroyed", answers[5][1])
+
+    def test_arguments_that_are_refused_are_sentences(self):
+        World(1).run(refused_arguments)
 
     def test_ranks_that_do_not_come_are_named(self):
         answers = World(3).run(a_rank_does_not_come)
@@ -234,12 +397,25 @@ class FailuresTest(unittest.TestCase):
             for kind, text in answer:
                 self.assertIs(kind, dist.DistBackendError)
                 self.assertIn("rank 1", text)
+            self.assertIn("Rank 1 failed to pass monitoredBarrier", answer[0][1])  # gloo's words
+
+    def test_a_wait_that_is_over_does_not_say_that_its_operation_is(self):
+        for kind, text in World(2).run(a_wait_is_shorter_than_its_operation)[0]:
+            self.assertIs(kind, dist.DistBackendError)
+            self.assertRegex(text, r"^rank 0: .* has not ended before the timeout of this wait\(\); it goes on\.$")
 
     def test_ctrl_c_ends_every_wait(self):
-        for wait, after in (("collective", 0.01), ("collective", 0.15), ("work", 0.01), ("message", 0.01)):
+        for wait, after in (("collective", 0.01), ("collective", 0.15), ("work", 0.01), ("message", 0.01),
+                            ("message, chained", 0.15)):
             with self.subTest(wait, after=after):
                 answers = World(2).run(interrupted, wait, after)
                 self.assertEqual(answers[0], "interrupted")
+
+    def test_ctrl_c_ends_joining(self):
+        self.assertEqual(World(1, joins=False).run(interrupted_alone, free_port()), [("interrupted", "interrupted")])
+
+    def test_ctrl_c_just_before_a_wait_ends_it_and_no_other(self):
+        self.assertEqual(World(2).run(interrupted_just_before)[0], ["interrupted"] * 2)
 
     def test_callbacks_of_futures_may_wait_for_collectives(self):
         for answer in World(2).run(hooks_may_wait):

@@ -34,11 +34,12 @@ class HostsTest(unittest.TestCase):
     def test_two_hosts_without_a_secret(self):
         with hosts.TwoHosts() as two:
             ranks = [subprocess.Popen(
-                [*two.enter(rank), sys.executable, "-c", RANK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": hosts.ADDRESSES[0],
-                     "MASTER_PORT": "29500"}) for rank in (0, 1)]
+                [*two.enter(rank), os.environ.get("PYTHON_EXEC", sys.executable), "-c", RANK], stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2",
+                                                        "MASTER_ADDR": hosts.ADDRESSES[0], "MASTER_PORT": "29500"})
+                     for rank in (0, 1)]
             for rank in ranks:
-                output, errors = rank.communicate(timeout=150)
+                output, errors = rank.communicate(timeout=200)
                 self.assertEqual((output, rank.returncode), ("together\n", 0), errors)
 
 

@@ -46,17 +46,23 @@ def ddp(rank, size):
     kinds = [{}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
              {"bucket_cap_mb": 0.001}]
     for kind in kinds:
-        ours = trained(DistributedDataParallel(net(), **kind), rank)
-        theirs = trained(DistributedDataParallel(net(), process_group=gloo, **kind), rank)
-        # gloo adds two ranks in either order, which is the same sum.
-        assert all(map(torch.equal, ours, theirs)), kind
+        models = [DistributedDataParallel(net(), process_group=group, **kind) for group in (None, gloo)]
+        for model in models:
+            trained(model, rank)
+        # gloo adds two ranks in either order, which is the same sum. The buffers are rank 0's, with this rank's last batch.
+        ours, theirs = ([*model.parameters(), *model.buffers()] for model in models)
+        assert len(ours) == 9 and all(map(torch.equal, ours, theirs)), kind
 
 
 def hooks(rank, size):
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook,
-                 default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)):
+                 default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook),
+                 dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
         model = DistributedDataParallel(net(), bucket_cap_mb=0.001)
-        model.register_comm_hook(None, hook)
+        if isinstance(hook, dist.BuiltinCommHookType):
+            model._register_builtin_comm_hook(hook)
+        else:
+            model.register_comm_hook(None, hook)
         values = trained(model, rank)
         same = [value.clone() for value in values]
         for value in same:
@@ -147,12 +153,20 @@ def compiled(rank, size):
     assert step(torch.full((2,), rank + 1.0)).tolist() == [size * (size + 1) + 1.0] * 2 * size
 
 
+def is_resident(tensor):
+    """Whether it lies in the memory that the ranks of this host share."""
+    places = [line.split()[0].split("-") for line in open("/proc/self/maps") if "memfd:lockstep-heap" in line]
+    return any(int(start, 16) <= tensor.data_ptr() < int(end, 16) for start, end in places)
+
+
 def resident_buckets(rank, size):
-    os.environ["DDP_DISABLE_COMM_MEM"] = "0"
-    ours = trained(DistributedDataParallel(net()), rank)
-    del os.environ["DDP_DISABLE_COMM_MEM"]
-    theirs = trained(DistributedDataParallel(net()), rank)
-    assert all(map(torch.equal, ours, theirs))
+    results = []
+    for resident in (True, False):
+        os.environ["DDP_DISABLE_COMM_MEM"] = str(int(not resident))
+        model = DistributedDataParallel(net(), gradient_as_bucket_view=True)
+        results.append(trained(model, rank))
+        assert all(is_resident(parameter.grad) == resident for parameter in model.parameters()), resident
+    assert all(map(torch.equal, *results))
 
 
 class ProgramsTest(unittest.TestCase):

@@ -1,16 +1,21 @@
 """What a Python user looks at a job with: the trace, read by torch's own analyzer, and the bench."""
 
-import argparse
 import contextlib
+import functools
+import importlib.metadata
 import io
+import json
 import logging
 import pathlib
 import pickle
+import re
 import tempfile
+import types
 import unittest
 from unittest import mock
 
 import torch
+import torch._dynamo  # once, for all ranks: optimizers import it
 import torch.distributed as dist
 from torch.distributed.flight_recorder import fr_trace
 from torch.distributed.flight_recorder.components.fr_logger import FlightRecorderLogger
@@ -19,6 +24,7 @@ import lockstep_torch
 from lockstep_torch import bench
 from worlds import World
 
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench"
 KINDS = ["all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "all_gather_v", "gather", "scatter",
          "reduce_scatter", "_reduce_scatter_base", "all_to_all", "all_to_all", "barrier", "all_gather", "all_reduce"]
 
@@ -59,10 +65,42 @@ def traced(rank, size, folder):
     return [(entry["profiling_name"], entry["state"], entry["output_sizes"]) for entry in messages["entries"]]
 
 
+def traced_after_refusals(rank, size):
+    """Rank 0 makes wrong calls, which are refused there."""
+    wrong, value = torch.ones(2).expand(3, 2), torch.ones(2)
+    refused = (lambda: dist.all_reduce(wrong), lambda: dist.all_reduce(wrong, async_op=True), lambda: dist.recv(wrong, 1))
+    for call in refused if rank == 0 else ():
+        try:
+            call()
+        except ValueError:
+            pass
+    dist.all_reduce(value)
+    dist.send(value, 1) if rank == 0 else dist.recv(value, 0)
+    entries = [entry for messages in (False, True) for entry in pickle.loads(lockstep_torch.trace(messages))["entries"]]
+    return [(entry["op_id"], entry["state"]) for entry in entries]
+
+
 def analyzed(folder):
     FlightRecorderLogger().set_log_level(logging.ERROR)
     fr_trace.main([str(folder), "-o", f"{folder}.db"])
     return pickle.loads(pathlib.Path(f"{folder}.db").read_bytes())[1]
+
+
+class VersionTest(unittest.TestCase):
+    def test_a_torch_that_is_no_release_is_known_by_all_of_its_version(self):
+        load = lockstep_torch._load
+        for built, found, fits in (("2.14.0+cpu", "2.14.0+cu130", True), ("2.14.0+cpu", "2.14.1+cpu", False),
+                                   ("2.14.0a0+git1", "2.14.0a0+git1", True), ("2.14.0a0+git1", "2.14.0a0+git2", False),
+                                   ("2.14.0.dev1+cpu", "2.14.0.dev2+cpu", False)):
+            module = types.SimpleNamespace(built_for_torch=built)
+            with self.subTest(built, found=found), mock.patch.object(torch, "__version__", found), \
+                    mock.patch.object(load.importlib, "import_module", return_value=module):
+                if fits:
+                    self.assertIs(load.extension(), module)
+                else:
+                    self.assertRaisesRegex(ImportError, re.escape(f"built for torch {built}, and this"), load.extension)
+        self.assertEqual(lockstep_torch._C.built_for_torch, torch.__version__)
+        self.assertEqual(importlib.metadata.requires("lockstep-torch"), [f"torch (=={torch.__version__.split('+')[0]})"])
 
 
 class TraceTest(unittest.TestCase):
@@ -81,20 +119,61 @@ class TraceTest(unittest.TestCase):
         missing = [call for call in hangs.collectives if call.missing_ranks]
         self.assertEqual([(call.collective_name, call.missing_ranks) for call in missing], [("gloo:all_reduce", {1})])
 
+    def test_a_refused_call_has_no_number(self):
+        self.assertEqual(World(2).run(traced_after_refusals), [[(1, "completed"), (1, "completed")]] * 2)
+
+
+def measured(*words):
+    """What the bench prints and writes, and how it ends, with ranks that are forked: torch is imported already."""
+    forked = functools.partial(torch.multiprocessing.start_processes, start_method="fork")
+    said, ended = io.StringIO(), None
+    with tempfile.TemporaryDirectory() as folder:
+        few = ["--worlds", "2", "--sizes", "4KiB", "--models", "mlp", "--rounds", "2", "--seconds", "0.01"]
+        with mock.patch("sys.argv", ["bench", *few, "--json", f"{folder}/json"]), contextlib.redirect_stdout(said), \
+                mock.patch("torch.multiprocessing.spawn", forked):
+            try:
+                bench.main()
+            except SystemExit as end:
+                ended = end.code
+        return said.getvalue(), json.loads(pathlib.Path(folder, "json").read_text(encoding="utf-8"))["rows"], ended
+
+
+def keys_of(report):
+    """Of a row that `lockstep bench` writes, by its source."""
+    body = (BENCH / report).read_text(encoding="utf-8").split("nlohmann::json json_of(const", 1)[1].split(";", 1)[0]
+    return set(re.findall(r'\{"(\w+)",', body))
+
 
 class BenchTest(unittest.TestCase):
     def test_rows_are_those_of_the_communication_bench(self):
-        options = argparse.Namespace(sizes=["4KiB"], models=["mlp"], rounds=2, seconds=0.01)
-        with tempfile.TemporaryDirectory() as folder:
-            World(2, joins=False).run(bench.run_rank, options, folder)
-            rows = bench.rows_in(folder)
-        self.assertEqual([(row["op"], row["nproc"], row["bytes"]) for row in rows],
-                         [("all_reduce", 2, 4096), ("ddp", 2, 4 * (2 * (256 * 256 + 256) + 256 * 10 + 10))])
-        for row in rows:
-            gloo = row["peers"]["gloo"]
+        printed, rows, ended = measured()
+        self.assertIsNone(ended)
+        self.assertEqual([(row["op"], row["nproc"], row["bytes"], list(row["peers"])) for row in rows],
+                         [("all_reduce", 2, 4096, ["gloo"]),
+                          ("ddp", 2, 4 * (2 * (256 * 256 + 256) + 256 * 10 + 10), ["gloo", "gloo_tuned"])])
+        self.assertEqual(set(rows[0]), keys_of("collective_report.cpp"))
+        self.assertEqual(set(rows[1]), keys_of("training_report.cpp") - {"overlap", "exposed_comm_us"})
+        for row, line in zip(rows, printed.splitlines()[1:], strict=True):
             self.assertTrue(row["verified"] and row["median_us"] > 0 and row["cpu_s"] > 0)
-            self.assertTrue(gloo["ratio_low"] <= gloo["ratio"] <= gloo["ratio_high"], gloo)
-            self.assertIn(f" {row['nproc']} ", bench.line_of(row))
+            for peer in row["peers"].values():
+                self.assertTrue(peer["ratio_low"] <= peer["ratio"] <= peer["ratio_high"], peer)
+            self.assertRegex(line, rf"^{row['op']} .* {row['nproc']} .* yes ")
+
+    def test_a_wrong_result_is_noticed(self):
+        """One element of one sum, and one weight, on one rank."""
+        def spoiled(run, tensor_of):
+            def run_and_spoil(work):
+                run(work)
+                if dist.get_rank() == 1:
+                    tensor_of(work).view(-1)[7] += 1
+            return run_and_spoil
+
+        sums = spoiled(bench.AllReduces.run, lambda work: work.buffers[-1])
+        steps = spoiled(bench.Steps.run, lambda work: next(work.model.parameters()).detach())
+        with mock.patch.object(bench.AllReduces, "run", sums), mock.patch.object(bench.Steps, "run", steps):
+            printed, rows, ended = measured()
+        self.assertEqual([row["verified"] for row in rows], [False, False], printed)
+        self.assertIn("a result was wrong", ended)
 
     def test_wrong_arguments_are_named(self):
         for wrong, said in ((["--sizes", "4 kilos"], "4 kilos is no size"),

@@ -2,19 +2,25 @@
 
 import datetime
 import os
+import pathlib
 import pickle
 import select
 import signal
-import socket
 import sys
 import tempfile
 import time
 import traceback
 
-import torch
-import torch.distributed as dist
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is a GPU, torch would take it for programs on CPU tensors
 
-import lockstep_torch  # loaded once, for all ranks
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+import lockstep_torch  # noqa: E402  loaded once, for all ranks
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "world"))
+
+from rendezvous_rank import free_port  # noqa: E402, F401  for those who use this
 
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
@@ -26,12 +32,6 @@ def options():
     given = lockstep_torch.Options()
     given.stall_after = PATIENCE
     return given
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class World:
