@@ -2,10 +2,10 @@
 """A stranger who bothers listeners: connects and leaves, speaks HTTP, sends noise, announces huge frames, or holds a connection
 and sends a byte a second.
 
-    attacker.py RATE ADDRESS...        # 127.0.0.1:29400, or @name for an abstract local socket
+    attacker.py NICE RATE ADDRESS...        # 127.0.0.1:29400, or @name for an abstract local socket
 
-At most RATE connections a second, at the lowest priority. A line on stdin says "on" or "off"; its end ends it. Says at the end how
-many connections it has made.
+At most RATE connections a second, at the priority NICE. Says "ready"; then a line on stdin says "on" or "off", and its
+end ends it. Says at the end how many connections it has made.
 """
 
 import os
@@ -71,9 +71,10 @@ class Attack:
 
 
 def main():
-    rate, addresses = int(sys.argv[1]), sys.argv[2:]
-    os.nice(19)
+    priority, rate, addresses = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    os.nice(priority)
     attack, on, rest = Attack(addresses), False, b""
+    print("ready", flush=True)
     next_drip = time.monotonic()
     while True:
         ready, _, _ = select.select([0], [], [], SLICE)
@@ -82,10 +83,9 @@ def main():
             if not chunk:
                 break
             *lines, rest = (rest + chunk).split(b"\n")
-            if lines:
-                on = lines[-1] == b"on"
-                if not on:
-                    attack.let_go()
+            for line in lines:  # of two that came at once the first counts too
+                on = line == b"on"
+                attack.bother(addresses[0]) if on else attack.let_go()
         if not on:
             continue
         for _ in range(max(1, int(rate * SLICE))):

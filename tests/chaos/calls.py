@@ -1,6 +1,6 @@
 """Calls that a user's program makes wrongly, late, not at all or at a bad time."""
 
-from case import Case, all_name, none_fails, said
+from case import Case, all_name, each_hears, none_fails, said
 
 MISMATCHES = ("other_op", "other_count", "other_dtype", "other_reduce_op", "other_root", "skip")
 
@@ -16,12 +16,8 @@ class Sleep(Case):
         plan.fault, plan.timeout_ms, plan.bound = "sleep", self.TIMEOUT_MS, self.TIMEOUT_MS / 1000 + 1
 
     def rule(self, plan, outcome):
-        complaints = []
-        for rank in plan.survivors():
-            failure = outcome.event(rank, "failed")
-            if not failure or failure["failure"] != "missing_ranks" or failure["missing"] != plan.victims:
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
-        return complaints
+        return each_hears(outcome, plan.survivors(),
+                          lambda rank, heard: heard["failure"] == "missing_ranks" and heard["missing"] == plan.victims)
 
 
 class Slow(Case):
@@ -36,7 +32,7 @@ class Slow(Case):
     def rule(self, plan, outcome):
         complaints = none_fails(plan, outcome)
         victim = plan.victims[0]
-        if plan.timed and not any(f"rank {victim} is slow" in text for text in outcome.errors):
+        if not any(f"rank {victim} is slow" in text for text in outcome.errors):
             complaints.append("nobody says who is slow")
         return complaints
 
@@ -53,12 +49,9 @@ class Mismatch(Case):
         plan.bound = 0.1 if plan.transport == "shm" else 0.35
 
     def rule(self, plan, outcome):
-        complaints = []
-        for rank in range(plan.world):
-            failure = outcome.event(rank, "failed")
-            if not failure or failure["failure"] != "desync" or plan.victims[0] not in (failure["rank"], failure["peer"]):
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
-        return complaints
+        return each_hears(outcome, range(plan.world),
+                          lambda rank, heard: heard["failure"] == "desync" and
+                          plan.victims[0] in (heard["rank"], heard["peer"]))
 
 
 class LeaveEarly(Case):
@@ -71,13 +64,9 @@ class LeaveEarly(Case):
         plan.fault, plan.bound = "leave", 1.0
 
     def rule(self, plan, outcome):
-        complaints = []
-        for rank in plan.survivors():
-            failure = outcome.event(rank, "failed")
-            if (not failure or failure["failure"] != "desync" or failure["peer"] != plan.victims[0] or
-                    "left the group" not in failure["message"]):
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
-        return complaints
+        return each_hears(outcome, plan.survivors(),
+                          lambda rank, heard: heard["failure"] == "desync" and heard["peer"] == plan.victims[0] and
+                          "left the group" in heard["message"])
 
 
 class Say(Case):
@@ -145,11 +134,9 @@ class Destroy(Case):
                       (("ok", "none"), ("aborted", "closed"))]
         if not outcome.event(plan.victims[0], "destroyed"):
             complaints.append("the victim did not come to its end")
-        for rank in plan.survivors():
-            failure = outcome.event(rank, "failed")
-            if not failure or failure["peer"] != plan.victims[0] or failure["failure"] != "desync":
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
-        return complaints
+        return complaints + each_hears(
+            outcome, plan.survivors(),
+            lambda rank, heard: heard["failure"] == "desync" and heard["peer"] == plan.victims[0])
 
 
 class OppositeOrder(Case):
@@ -162,12 +149,9 @@ class OppositeOrder(Case):
         plan.fault, plan.timeout_ms, plan.bound = "opposite_order", 1000, 2.0
 
     def rule(self, plan, outcome):
-        complaints = []
-        for rank in range(plan.world):
-            failure = outcome.event(rank, "failed")
+        def names_the_missing(rank, heard):
             missing = plan.survivors() if rank in plan.victims else plan.victims
             # Where they are on two hosts, those that the one who spoke first knows of.
-            named = failure and failure["failure"] == "missing_ranks" and failure["missing"]
-            if not named or not set(named) <= set(missing):
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
-        return complaints
+            return heard["failure"] == "missing_ranks" and heard["missing"] and set(heard["missing"]) <= set(missing)
+
+        return each_hears(outcome, range(plan.world), names_the_missing)

@@ -15,7 +15,9 @@ DEATH_BOUND = {"shm": 0.25, "tcp": 1.0}
 
 
 def said(failure):
-    """A failure as it goes into a complaint."""
+    """A failure, or that there was none, as it goes into a complaint."""
+    if not failure:
+        return "no error"
     return f"{failure['failure']} peer {failure['peer']} missing {failure['missing']}: {failure['message']}"
 
 
@@ -76,17 +78,18 @@ class Case:
         plan.delay_us = rng.randrange(0, 4000)
 
 
+def each_hears(outcome, ranks, is_right):
+    """Each of `ranks` has an error, and is_right(rank, error)."""
+    failures = [(rank, outcome.event(rank, "failed")) for rank in ranks]
+    return [f"rank {rank}: {said(failure)}" for rank, failure in failures
+            if not failure or not is_right(rank, failure)]
+
+
 def all_name(plan, outcome, failures, victims):
     """Every survivor has one of `failures`, names one of `victims`, the same one, and says where it was."""
-    complaints, named = [], set()
-    for rank in plan.survivors():
-        failure = outcome.event(rank, "failed")
-        if not failure:
-            complaints.append(f"rank {rank} has met no error")
-            continue
-        named.add(failure["peer"])
-        if failure["failure"] not in failures or failure["peer"] not in victims:
-            complaints.append(f"rank {rank}: {said(failure)}")
+    complaints = each_hears(outcome, plan.survivors(),
+                            lambda rank, heard: heard["failure"] in failures and heard["peer"] in victims)
+    named = {failure["peer"] for rank in plan.survivors() if (failure := outcome.event(rank, "failed"))}
     # Two that die at once on two hosts: each host names its own.
     if len(named) > 1 and len({plan.host_of(victim) for victim in victims}) == 1:
         complaints.append(f"the survivors name different ranks: {named}")
@@ -100,10 +103,10 @@ def is_whole(rank, failure, again):
     complaints = [f"rank {rank}: the error has no {field}: {said(failure)}" for field in ("op", "sequence", "group")
                   if failure[field] in ("", None)]
     if not again or again["failure"] != failure["failure"]:
-        complaints.append(f"rank {rank} says afterwards: {said(again) if again else None}")
+        complaints.append(f"rank {rank} says afterwards: {said(again)}")
     return complaints
 
 
 def none_fails(plan, outcome):
-    return [f"rank {rank} did not finish: {said(outcome.failure(rank)) if outcome.failure(rank) else None}"
-            for rank in range(plan.world) if not outcome.event(rank, "finished")]
+    return [f"rank {rank} did not finish: {said(outcome.failure(rank))}" for rank in range(plan.world)
+            if not outcome.event(rank, "finished")]

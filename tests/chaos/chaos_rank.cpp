@@ -29,7 +29,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kStepsOfTheRest = 20;
-constexpr Duration kSlow = 20ms;
 // Half of a world without its lowest rank waits so long before it goes on alone.
 constexpr Duration kPatience = 5s;
 
@@ -131,7 +130,7 @@ class RankProgram {
       Step step = step_at(plan_, k, world_->size());
       const bool now = k == plan_.step;
       if (victim_ && now) LOCKSTEP_TRY(inject(step));
-      if (victim_ && plan_.fault == "slow") std::this_thread::sleep_for(kSlow);
+      if (victim_ && plan_.fault == "slow") std::this_thread::sleep_for(plan_.slow);
       if (!left_ && !(victim_ && now && plan_.fault == "skip")) status = run_one(step);
     }
     return status;

@@ -1,6 +1,6 @@
 """Processes that cannot have what they ask for, and surroundings that disturb them."""
 
-from case import Case, all_name, none_fails, said
+from case import Case, all_name, each_hears, none_fails
 
 
 class NoMemory(Case):
@@ -33,12 +33,8 @@ class NoSharedMemory(Case):
             if not any("uses TCP instead" in text for text in outcome.errors):
                 complaints.append("no log line says that TCP is used")
             return complaints
-        complaints = []
-        for rank in range(plan.world):
-            failure = outcome.event(rank, "failed")
-            if not failure or failure["failure"] != "no_space" or failure["peer"] not in plan.victims:
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
-        return complaints
+        return each_hears(outcome, range(plan.world),
+                          lambda rank, heard: heard["failure"] == "no_space" and heard["peer"] in plan.victims)
 
 
 class TooMuch(Case):
@@ -75,12 +71,10 @@ class Limited(Case):
     def rule(self, plan, outcome):
         if not any(outcome.failure(rank) for rank in range(plan.world)):
             return none_fails(plan, outcome)
-        complaints = []
-        for rank in plan.survivors():
-            failure = outcome.event(rank, "failed")
-            if not failure or failure["peer"] not in plan.victims or failure["failure"] == "none":
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
-        return complaints
+        # Who is through with its steps may have left before the others need something of the victim.
+        at_work = [rank for rank in plan.survivors() if not outcome.event(rank, "finished")]
+        return each_hears(outcome, at_work,
+                          lambda rank, heard: heard["failure"] != "none" and heard["peer"] in plan.victims)
 
 
 class Signals(Case):

@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "world"))
 
 import cgroup as cgroups  # noqa: E402, F401
 import hosts  # noqa: E402
-from bounds import TIME_FACTOR, within  # noqa: E402, F401
+from bounds import MEMORY_FACTOR, TIME_FACTOR, within  # noqa: E402, F401
 from launcher import processes_with  # noqa: E402
 from rendezvous_rank import clean_environment  # noqa: E402
 
@@ -110,13 +110,15 @@ class Siege:
     TURN = 1.0  # seconds
     RATE = 500  # connections a second, on each host
 
-    def __init__(self, place, hosts, processes):
+    def __init__(self, place, hosts, processes, priority):
         self.processes = processes
         self.attackers = []
         for host in hosts:
             self.attackers.append(subprocess.Popen(
-                [*place.prefix(host), *script("attacker.py"), str(self.RATE), *place.listeners(host)],
+                [*place.prefix(host), *script("attacker.py"), str(priority), str(self.RATE), *place.listeners(host)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        for attacker in self.attackers:
+            attacker.stdout.readline()  # it is ready
         self.began = time.monotonic()
         self.turns = []  # when each began; the second, fourth, ... are attacked
         self.memory = [resident(processes)]
@@ -131,6 +133,9 @@ class Siege:
             attacker.stdin.write(word)
             attacker.stdin.flush()
         self.turns.append(time.monotonic())
+
+    def has_attacked(self):
+        return len(self.turns) > 1
 
     def is_attacked(self, at):
         """True or False; None in the moments of change."""

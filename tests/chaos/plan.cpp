@@ -58,6 +58,8 @@ Result<Plan> Plan::parse(int argc, char** argv) {
       plan.step = static_cast<int>(*number);
     } else if (name == "--delay-us") {
       plan.delay = std::chrono::microseconds(*number);
+    } else if (name == "--slow-ms") {
+      plan.slow = std::chrono::milliseconds(*number);
     } else if (name == "--stall-ms") {
       plan.stall_after = std::chrono::milliseconds(*number);
     } else if (name == "--timeout-ms") {

@@ -22,6 +22,7 @@ struct Plan {
   std::vector<Rank> victims = {};      // who injects it
   int step = 0;                        // in which step it happens; -1 while joining, `steps` while leaving
   std::chrono::microseconds delay{0};  // so long after the step has begun
+  Duration slow = std::chrono::milliseconds(20);  // of fault "slow": what each step of the victims takes more
   Duration stall_after = std::chrono::seconds(5);
   Duration timeout = std::chrono::seconds(60);  // of an operation
   backend::MemoryChecks memory_checks = backend::MemoryChecks::kOff;

@@ -4,7 +4,7 @@ import statistics
 
 import store_wire as wire
 from case import Case, none_fails, said
-from places import TIME_FACTOR, within
+from places import MEMORY_FACTOR, within
 
 
 class Attack(Case):
@@ -24,7 +24,7 @@ class Attack(Case):
         siege = outcome.siege
         if not siege or not siege.connections:
             return complaints + ["nobody was attacked"]
-        if TIME_FACTOR == 1 and siege.growth() > self.GROWTH:  # a sanitizer keeps what was freed
+        if MEMORY_FACTOR == 1 and siege.growth() > self.GROWTH:  # a sanitizer keeps what was freed
             complaints.append(f"a process has grown by {siege.growth() >> 20} MiB")
         if plan.timed and self.slowdown(outcome) > self.SLOWER:
             complaints.append(f"steps take {self.slowdown(outcome):.3f} times as long under {siege.connections} connections")
@@ -70,9 +70,8 @@ class Impostors(Case):
             lines = sum(text.count(f"rejected {one['source']}:") for text in outcome.errors)
             if one["role"] in (wire.CONTROL, wire.DATA) and plan.impostors != "lengths" and lines != 1:
                 complaints.append(f"{one['address']} has logged {one['source']} {lines} times")
-        if TIME_FACTOR == 1 and visit.growth > self.GROWTH:
+        if MEMORY_FACTOR == 1 and visit.growth > self.GROWTH:
             complaints.append(f"a process has grown by {visit.growth >> 20} MiB")
         if plan.impostors in self.STRAYS and (not outcome.stray or outcome.stray["failure"] != "rejected"):
-            heard = said(outcome.stray) if outcome.stray else "no error"
-            complaints.append(f"a rank of another {plan.impostors}: {heard}")
+            complaints.append(f"a rank of another {plan.impostors}: {said(outcome.stray)}")
         return complaints

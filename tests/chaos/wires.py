@@ -1,6 +1,6 @@
 """Wires that are cut, slow or damage what they carry, and memory that does."""
 
-from case import STALL_MS, Case, all_name, none_fails, said
+from case import STALL_MS, Case, all_name, each_hears, none_fails
 
 FIRST_BYTES = 4096
 
@@ -15,7 +15,8 @@ class Cut(Case):
         plan.delay_us, plan.stall_ms, plan.bound = rng.randrange(0, 100000), STALL_MS, STALL_MS / 1000 + 1
 
     def rule(self, plan, outcome):
-        complaints = []
+        complaints = each_hears(outcome, range(plan.world),
+                                lambda rank, heard: heard["failure"] == "peer_unreachable")
         for host in (0, 1):
             ranks = [rank for rank in range(plan.world) if plan.host_of(rank) == host]
             named = set()
@@ -25,8 +26,6 @@ class Cut(Case):
                 names_the_other = (failure and plan.cut in ("first", "second") and failure["peer"] is not None and
                                    plan.host_of(failure["peer"]) != host)
                 named.add(failure["peer"] if failure and not names_the_other else -1 if failure else None)
-                if not failure or failure["failure"] != "peer_unreachable":
-                    complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
             if len(named - {-1}) > 1:
                 complaints.append(f"host {host} names different ranks: {named}")
         return complaints
@@ -48,13 +47,13 @@ class Break(Case):
         victim = plan.victims[0]
         ends = {rank for rank in range(plan.world) if plan.host_of(rank) != plan.host_of(victim)} | {victim}
         complaints = [] if outcome.injected else ["nothing was cut"]
+        # Who lives and is taken for dead hears that.
+        complaints += each_hears(outcome, range(plan.world),
+                                 lambda rank, heard: heard["peer"] in ends and
+                                 heard["failure"] == ("left_out" if heard["peer"] == rank else "peer_died"))
         named = ({}, {})  # by host
         for rank in range(plan.world):
             failure = outcome.event(rank, "failed")
-            # Who lives and is taken for dead hears that.
-            as_required = failure and failure["failure"] == ("left_out" if failure["peer"] == rank else "peer_died")
-            if not as_required or failure["peer"] not in ends:
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
             named[plan.host_of(rank)][failure and failure["peer"]] = rank
         if any(len(of_host) > 1 for of_host in named):
             complaints.append(f"ranks of one host name different ranks: {named}")
@@ -111,8 +110,6 @@ class Flip(Case):
 
     def rule(self, plan, outcome):
         complaints = [] if outcome.injected else ["the driver found nothing to change"]
-        for rank in range(plan.world):
-            failure = outcome.event(rank, "failed")
-            if not failure or failure["failure"] != "corrupt_frame" or failure["peer"] != plan.victims[0]:
-                complaints.append(f"rank {rank}: {said(failure) if failure else 'no error'}")
-        return complaints
+        return complaints + each_hears(
+            outcome, range(plan.world),
+            lambda rank, heard: heard["failure"] == "corrupt_frame" and heard["peer"] == plan.victims[0])

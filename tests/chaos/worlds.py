@@ -182,10 +182,11 @@ class Conductor:
 
     def besiege(self, now):
         if self.once("siege"):
-            self.injected = now
+            # What is asked is what it costs; otherwise the attackers have their share of a machine that does other things.
             self.siege = Siege(self.place, {self.plan.host_of(rank.rank) for rank in self.ranks},
-                               [self.store.process, *(rank.process for rank in self.ranks)])
-        if now < self.injected + self.plan.siege:
+                               [self.store.process, *(rank.process for rank in self.ranks)], 19 if self.plan.timed else 0)
+            self.injected = now = time.monotonic()
+        if now < self.injected + self.plan.siege or not self.siege.has_attacked():
             self.siege.look()
         elif self.once("relief"):
             self.siege.end()
