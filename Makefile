@@ -94,8 +94,8 @@ format:        ## rewrite every C++ file as .clang-format says
 	tools/setup.sh --no-torch build check
 	git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' | xargs -0 clang-format-16 -i
 
-clean:         ## remove what was built (what setup found and the private .venv stay)
-	find build -mindepth 1 -maxdepth 1 ! -name setup -exec rm -rf {} +
+clean:         ## remove what was built (what setup found and fetched, and the private .venv, stay)
+	[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name setup ! -name data -exec rm -rf {} +
 
 release:
 	tools/setup.sh build

@@ -18,7 +18,7 @@ TABLE = r"  {rank} +\S+ +(\d+) +\d+ +[\d.]+ \w+ +[\d.]+ \w+"
 
 def launch(nproc, program, *arguments):
     return subprocess.run([COMMAND, "run", "--nproc", str(nproc), FOLDER / program, *arguments],
-                          capture_output=True, text=True, timeout=100)
+                          capture_output=True, text=True, timeout=200)
 
 
 def lines_of(result, rank):
@@ -34,7 +34,7 @@ class AllReduce(unittest.TestCase):
             self.assertEqual(lines_of(result, rank), ["the sum over 4 ranks is 10"])
 
     def test_alone_it_is_a_world_of_one(self):
-        result = subprocess.run([FOLDER / "03_all_reduce"], capture_output=True, text=True, timeout=100)
+        result = subprocess.run([FOLDER / "03_all_reduce"], capture_output=True, text=True, timeout=200)
         self.assertEqual(result.stdout, "the sum over 1 ranks is 1\n")
 
 
@@ -71,7 +71,7 @@ class RanksMeet(unittest.TestCase):
             self.assertFalse(pathlib.Path(f"/proc/{pid}").exists(), pid)
 
     def test_alone_it_is_a_world_of_one(self):
-        result = subprocess.run([FOLDER / "01_ranks_meet"], capture_output=True, text=True, timeout=100)
+        result = subprocess.run([FOLDER / "01_ranks_meet"], capture_output=True, text=True, timeout=200)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         lines = result.stdout.splitlines()
         self.check_table(lines, 1)
@@ -79,13 +79,13 @@ class RanksMeet(unittest.TestCase):
         self.assertEqual(lines[-1], "rank 0 is done")
 
     def test_bad_arguments_are_refused(self):
-        result = subprocess.run([FOLDER / "01_ranks_meet", "--kill"], capture_output=True, text=True, timeout=100)
+        result = subprocess.run([FOLDER / "01_ranks_meet", "--kill"], capture_output=True, text=True, timeout=200)
         self.assertEqual((result.returncode, result.stdout), (2, ""))
 
     def test_without_the_launcher_they_meet_at_a_store_on_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
             secret = pathlib.Path(folder, "secret")
-            subprocess.run([COMMAND, "secret", secret], check=True, capture_output=True, timeout=100)
+            subprocess.run([COMMAND, "secret", secret], check=True, capture_output=True, timeout=200)
             store = subprocess.Popen([COMMAND, "store", "--secret-file", secret, "--job-id", "meeting"],
                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             self.addCleanup(store.communicate)
@@ -95,7 +95,7 @@ class RanksMeet(unittest.TestCase):
             ranks = [subprocess.Popen([FOLDER / "01_ranks_meet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                       text=True, env={**environment, "RANK": str(rank)}) for rank in range(2)]
             for rank, child in enumerate(ranks):
-                output, errors = child.communicate(timeout=100)
+                output, errors = child.communicate(timeout=200)
                 self.assertEqual(child.returncode, 0, errors)
                 self.assertEqual(output.splitlines()[-1], f"rank {rank} is done")
                 if rank == 0:
@@ -104,7 +104,7 @@ class RanksMeet(unittest.TestCase):
 
 class OwnRanks(unittest.TestCase):
     def run_it(self, *arguments):
-        return subprocess.run([FOLDER / "02_own_ranks", *arguments], capture_output=True, text=True, timeout=100)
+        return subprocess.run([FOLDER / "02_own_ranks", *arguments], capture_output=True, text=True, timeout=200)
 
     def test_the_ranks_work_and_end_well(self):
         result = self.run_it()
@@ -137,7 +137,7 @@ class Demo(unittest.TestCase):
     @staticmethod
     def run_demo(*arguments):
         tool = pathlib.Path(__file__).resolve().parents[1] / "tools" / "demo.sh"
-        return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=100)
+        return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=200)
 
     def test_without_a_build_it_says_so(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ def differences(printed, expected):
 
 
 def main(command, nproc, program, expected):
-    result = subprocess.run([command, "run", "--nproc", nproc, program], capture_output=True, text=True, timeout=100)
+    result = subprocess.run([command, "run", "--nproc", nproc, program], capture_output=True, text=True, timeout=200)
     wrong = differences(result.stdout, expected)
     if result.returncode == 0 and not wrong:
         return 0

@@ -86,11 +86,11 @@ class Launchers(unittest.TestCase):
 
 class OneHost(Launchers):
     def test_lockstep_run(self):
-        for example in EXAMPLES:
+        for example in (*EXAMPLES, GRADIENTS):
             self.check(example, [self.start([COMMAND, "run", "--nproc", RANKS, FOLDER / example])])
 
     def test_slurm(self):
-        for example in EXAMPLES:
+        for example in (*EXAMPLES, GRADIENTS):
             self.check(example, self.start_slurm_tasks(example, ["node7"], lambda _: []))
 
     def test_the_small_gpt_learns_the_docs(self):

@@ -46,7 +46,7 @@ class Mnist(unittest.TestCase):
     def test_two_ranks_learn_it(self):
         write_mnist(self.folder)
         result = subprocess.run([COMMAND, "run", "--nproc", "2", "--prefix", "", FOLDER / "07_digits", self.folder],
-                                capture_output=True, text=True, timeout=100, env=os.environ | {"OMP_NUM_THREADS": "1"})
+                                capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"})
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertRegex(result.stdout, r"test accuracy (9[789]|100)\S* % of 100 images")
         self.assertIn("epoch  1/1 ", result.stdout)
@@ -72,7 +72,7 @@ class Mnist(unittest.TestCase):
             (self.folder / name).unlink()
             if content is not None:
                 (self.folder / name).write_bytes(content)
-            result = subprocess.run([FOLDER / "07_digits", self.folder], capture_output=True, text=True, timeout=100)
+            result = subprocess.run([FOLDER / "07_digits", self.folder], capture_output=True, text=True, timeout=200)
             self.assertEqual(result.returncode, 1, complaint)
             self.assertIn(complaint, result.stderr)
             self.assertIn(name, result.stderr)
@@ -90,7 +90,7 @@ class Demo(unittest.TestCase):
             program.write_text(f"#!/bin/sh\n{script}\n")
             program.chmod(0o755)
         tool = pathlib.Path(__file__).resolve().parents[1] / "tools" / "demo.sh"
-        return subprocess.run([tool, build, images], capture_output=True, text=True, timeout=100)
+        return subprocess.run([tool, build, images], capture_output=True, text=True, timeout=200)
 
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
