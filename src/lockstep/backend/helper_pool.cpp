@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "lockstep/backend/logger.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/pause_cpu.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/thread.h"
@@ -13,14 +13,13 @@
 namespace lockstep::backend {
 namespace {
 
-constexpr Logger kLog("backend");
 constexpr Duration kSpin = std::chrono::microseconds(20);
 constexpr int kPauses = 10'000;
-constexpr int kMost = 4;
+constexpr int kMostHelpers = 4;
 
 }  // namespace
 
-int helpers_for(int ranks, int cores) { return std::clamp(cores / std::max(1, ranks), 1, kMost); }
+int helpers_for(int ranks, int cores) { return std::clamp(cores / std::max(1, ranks), 1, kMostHelpers); }
 
 HelperPool::HelperPool(int count) : count_(std::max(1, count)), fork_generation_(base::fork_generation()) {}
 

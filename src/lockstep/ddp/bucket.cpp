@@ -9,16 +9,15 @@
 #include <utility>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/copy.h"
+#include "lockstep/ddp/logger.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/resident.h"
 
 namespace lockstep::ddp {
 namespace {
 
-constexpr Logger kLog("ddp");
 constexpr std::int64_t kCopiedByOneThread = std::int64_t{128} << 10;  // bytes, at least
 
 // On the symmetric heap, if it has room.

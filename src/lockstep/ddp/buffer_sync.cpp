@@ -1,16 +1,9 @@
 #include "lockstep/ddp/buffer_sync.h"
+#include "lockstep/ddp/logger.h"
 
 #include <utility>
 
-#include "lockstep/base/log.h"
-
 namespace lockstep::ddp {
-namespace {
-
-constexpr Logger kLog("ddp");
-
-}  // namespace
-
 void BufferSync::set_hook(BufferHook hook, BufferHookLocation where) {
   if (!hook) refuse("register_buffer_comm_hook: the hook is null.");
   hook_ = std::move(hook);

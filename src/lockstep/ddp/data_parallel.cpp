@@ -5,20 +5,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/failure.h"
+#include "lockstep/ddp/logger.h"
 #include "lockstep/ddp/parameters.h"
 #include "lockstep/ddp/reduction_error.h"
 #include "lockstep/tensor/groups.h"
 
 namespace lockstep::ddp {
-namespace {
-
-constexpr Logger kLog("ddp");
-
-}  // namespace
-
 DataParallel::~DataParallel() {
   try {  // there is no next forward that would say it
     const std::string what = unfinished_text();

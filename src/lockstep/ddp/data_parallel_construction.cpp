@@ -1,16 +1,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/ddp/failure.h"
+#include "lockstep/ddp/logger.h"
 #include "lockstep/tensor/errors.h"
 
 namespace lockstep::ddp {
 namespace {
-
-constexpr Logger kLog("ddp");
 
 // What is being caught is this rank's alone: nobody is to wait for it.
 void end_group_of_failed(const tensor::ProcessGroup& group) {

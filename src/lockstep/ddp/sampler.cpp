@@ -11,14 +11,12 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/ddp/logger.h"
 #include "lockstep/tensor/errors.h"
 
 namespace lockstep::ddp {
 namespace {
-
-constexpr Logger kLog("ddp");
 
 [[noreturn]] void refuse_sampler(const std::string& what) {
   throw tensor::InvalidArgument(

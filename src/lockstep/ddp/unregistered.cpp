@@ -7,16 +7,14 @@
 #include <string>
 #include <unordered_set>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/ddp/logger.h"
 #include "lockstep/tensor/groups.h"
 
 namespace lockstep::ddp {
 namespace {
 
 using torch::autograd::Node;
-
-constexpr Logger kLog("ddp");
 
 // A walk from outputs to leaves that enters no node twice, and none that it was told to leave out.
 class Walk {

@@ -1,4 +1,5 @@
 #include "lockstep/ddp/used_parameters.h"
+#include "lockstep/ddp/logger.h"
 
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/function.h>
@@ -8,12 +9,8 @@
 #include <limits>
 #include <unordered_set>
 
-#include "lockstep/base/log.h"
-
 namespace lockstep::ddp {
 namespace {
-
-constexpr Logger kLog("ddp");
 
 std::vector<bool> read(const at::Tensor& map, std::size_t parameters) {
   std::vector<bool> used(parameters, true);

@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <thread>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/log_file.h"
+#include "lockstep/store/logger.h"
 #include "lockstep/store/meeting_place.h"
 #include "lockstep/store/round_keys.h"
 
@@ -16,8 +16,6 @@ namespace lockstep::store {
 namespace {
 
 using base::quoted;
-
-constexpr base::Logger kLog("rendezvous");
 
 // What the file holds is believed, the secret among it: so no other user may read or write it.
 Status keep_to_this_user(const std::string& path) {
@@ -70,7 +68,7 @@ void remove_finished_file(const std::string& path) {
   if (finished && ::unlink(path.c_str()) != 0) {
     const Status why =
         Status::from_errno(cat("The rendezvous file ", quoted(path), " could not be removed"), errno);
-    kLog.warn(why.message());
+    kRendezvousLog.warn(why.message());
   }
   file.end();
 }

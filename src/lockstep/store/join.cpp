@@ -4,11 +4,11 @@
 #include <set>
 #include <thread>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/store/join_errors.h"
 #include "lockstep/store/join_wills.h"
 #include "lockstep/store/liveness.h"
+#include "lockstep/store/logger.h"
 #include "lockstep/store/rounds.h"
 
 namespace lockstep::store {
@@ -17,7 +17,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr base::Logger kLog("rendezvous");
 // For what is said on the way out, after the join's own deadline.
 constexpr Duration kTelling = seconds(2);
 // How long rank 0 keeps its store up, after a failure, for those who have not read why; and how often it
@@ -107,20 +106,21 @@ Join::Attempt Join::attempt(const RoundKeys& keys) {
 Join::Attempt Join::arrive(const RoundKeys& keys) {
   LOCKSTEP_ASSIGN(const std::int64_t arrived, store_.add(keys.arrived(), 1, deadline_));
   phase_ = JoinPhase::kArrived;
-  kLog.debug(cat(self_.member.text(), " has arrived; ", arrived, " of ", self_.world_size, " are here"));
+  kRendezvousLog.debug(
+      cat(self_.member.text(), " has arrived; ", arrived, " of ", self_.world_size, " are here"));
   Result<JoinVerdict> verdict =
       arrived == self_.world_size.value ? complete(keys, deadline_) : wait_for_verdict(keys);
   if (verdict.status().code() == Code::kTimeout) verdict = give_up(keys);
   if (!verdict.ok()) return verdict.status();
   if (std::holds_alternative<Status>(*verdict)) {
-    if (const Status noted = note_failure(keys); !noted.ok()) kLog.debug(noted.message());
+    if (const Status noted = note_failure(keys); !noted.ok()) kRendezvousLog.debug(noted.message());
   }
   return conclude(keys, *verdict);
 }
 
 Join::Attempt Join::conclude(const RoundKeys& keys, const JoinVerdict& verdict) {
   if (const auto* failure = std::get_if<Status>(&verdict)) {
-    if (const Status told = let_others_hear(keys); !told.ok()) kLog.debug(told.message());
+    if (const Status told = let_others_hear(keys); !told.ok()) kRendezvousLog.debug(told.message());
     return as_reported_here(*failure);
   }
   const auto* members = std::get_if<Members>(&verdict);

@@ -2,18 +2,16 @@
 
 #include <utility>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/status_bytes.h"
 #include "lockstep/store/join_errors.h"
+#include "lockstep/store/logger.h"
 
 namespace lockstep::store {
 namespace {
 
-constexpr base::Logger kLog("rendezvous");
-
 // A store that is lost says so to the next call that needs it.
 void note(const Status& status) {
-  if (!status.ok()) kLog.debug(status.message());
+  if (!status.ok()) kRendezvousLog.debug(status.message());
 }
 
 }  // namespace

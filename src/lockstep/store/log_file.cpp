@@ -13,15 +13,14 @@
 #include <utility>
 
 #include "lockstep/base/crypto.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/store/logger.h"
 #include "lockstep/store/store_errors.h"
 
 namespace lockstep::store {
 
 namespace {
 
-constexpr base::Logger kLog("store");
 constexpr off_t kReadStep = 1 << 20;
 constexpr int kMostMoves = 3;  // renames that begin() follows in one call
 

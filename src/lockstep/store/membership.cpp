@@ -4,11 +4,11 @@
 
 #include "lockstep/base/crypto.h"
 #include "lockstep/base/handshake.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/store/join.h"
 #include "lockstep/store/join_wills.h"
 #include "lockstep/store/liveness.h"
+#include "lockstep/store/logger.h"
 #include "lockstep/store/rounds.h"
 
 namespace lockstep::store {
@@ -16,9 +16,8 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr base::Logger kLog("rendezvous");
 // For what is said on the way out, after the join's own deadline.
-constexpr Duration kTelling = seconds(2);
+constexpr Duration kLastWords = seconds(2);
 // How long rank 0 keeps its store up for members that have not read the verdict yet.
 constexpr Duration kReading = seconds(5);
 // The same for members whose world is not made yet, and how often it looks whether one of them has died.
@@ -34,7 +33,7 @@ void confirm(Store& store, const RoundKeys& keys, const JoinRequest& request, co
   const std::string all_seen[] = {keys.all_seen()};
   if (status.ok() && request.store_ends == StoreEnds::kWithThisRank)
     status = store.wait(all_seen, deadline.at_most(kReading));
-  if (!status.ok()) kLog.debug(cat("the join is complete, but: ", status.message()));
+  if (!status.ok()) kRendezvousLog.debug(cat("the join is complete, but: ", status.message()));
 }
 
 // Until every member's world is made, or will not be.
@@ -49,7 +48,7 @@ void await_worlds(Store& store, const RoundKeys& keys) {
     if (store.wait(all_made, deadline.at_most(kLook)).code() != Code::kTimeout) return;
     if (is_there(keys.set_up_failed()) || is_there(keys.closed())) return;
   }
-  kLog.debug("some ranks have not made their world; the store ends without them");
+  kRendezvousLog.debug("some ranks have not made their world; the store ends without them");
 }
 
 }  // namespace
@@ -96,12 +95,12 @@ void Membership::settle() {
   if (settled_ || ::getpid() != pid_) return;
   settled_ = true;
   take_back_wills();
-  const Deadline deadline = store_->clock().in(kTelling);
+  const Deadline deadline = store_->clock().in(kLastWords);
   const auto made = store_->add(keys_.made(), 1, deadline);
   Status status = made.status();
   if (made.ok() && *made == static_cast<std::int64_t>(members_.size()))
     status = store_->set(keys_.all_made(), {}, deadline);
-  if (!status.ok()) kLog.debug(cat("the world is made, but: ", status.message()));
+  if (!status.ok()) kRendezvousLog.debug(cat("the world is made, but: ", status.message()));
 }
 
 void Membership::take_back_wills() {
@@ -115,21 +114,21 @@ Membership::Left Membership::leave() {
   if (!settled_) take_back_wills();
   // Those whose world is still being made need the store.
   if (settled_ && store_ends_ == StoreEnds::kWithThisRank) await_worlds(*store_, keys_);
-  const Deadline deadline = store_->clock().in(kTelling);
+  const Deadline deadline = store_->clock().in(kLastWords);
   if (!store_->delete_key(keys_.slot(rank_), deadline).ok()) return *left_;
   const auto left = store_->add(keys_.left(), 1, deadline);
   if (!left.ok()) return *left_;
   left_ = *left < static_cast<std::int64_t>(members_.size()) ? Left::kOthersRemain : Left::kLast;
   if (*left_ == Left::kLast) {
     if (const Status status = close_round(*store_, keys_, deadline); !status.ok())
-      kLog.debug(cat("the last rank has left, but: ", status.message()));
+      kRendezvousLog.debug(cat("the last rank has left, but: ", status.message()));
   }
   if (store_ends_ == StoreEnds::kWithThisRank) {
     const std::string closed[] = {keys_.closed()};
     if (!store_->wait(closed, deadline).ok())
-      kLog.debug("some ranks have not left; the store ends without them");
-    if (const Status status = end_store(*store_, keys_, store_->clock().in(kTelling)); !status.ok())
-      kLog.debug(cat("the store ends, but: ", status.message()));
+      kRendezvousLog.debug("some ranks have not left; the store ends without them");
+    if (const Status status = end_store(*store_, keys_, store_->clock().in(kLastWords)); !status.ok())
+      kRendezvousLog.debug(cat("the store ends, but: ", status.message()));
   }
   return *left_;
 }

@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "lockstep/base/crypto.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/store/interface_choice.h"
 #include "lockstep/store/job_secret.h"
 #include "lockstep/store/local_secret.h"
+#include "lockstep/store/logger.h"
 #include "lockstep/store/meeting_place.h"
 #include "lockstep/store/port_owner.h"
 #include "lockstep/store/tcp_local.h"
@@ -25,7 +25,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Addresses = std::vector<SocketAddress>;
 
-constexpr base::Logger kLog("rendezvous");
 // How long rank 0 asks who has its port, if that may be a rank of this job, before it says only that the port
 // is taken.
 constexpr Duration kAsking = seconds(2);
@@ -123,9 +122,9 @@ class Opener {
     if (meeting_.protection == Protection::kLocal && !all_loopback(addresses_))
       return no_secret(place_text(meeting_));
     if (meeting_.protection == Protection::kInsecure && meeting_.rank == Rank{0}) {
-      kLog.warn(cat(place_text(meeting_),
-                    " and the ranks' connections are open to everyone on the network: "
-                    "insecure was asked for."));
+      kRendezvousLog.warn(cat(place_text(meeting_),
+                              " and the ranks' connections are open to everyone on the network: "
+                              "insecure was asked for."));
     }
     if (meeting_.listening_fd) return serve_inherited();
     if (meeting_.rank == Rank{0} && meeting_.place.server == StorePlace::Server::kRankZero) return serve();

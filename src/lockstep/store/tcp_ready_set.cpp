@@ -1,4 +1,5 @@
 #include "lockstep/store/tcp_ready_set.h"
+#include "lockstep/store/logger.h"
 
 #include <sys/epoll.h>
 
@@ -7,12 +8,9 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/base/log.h"
-
 namespace lockstep::store {
 namespace {
 
-constexpr Logger kLog("store");
 constexpr int kBatch = 256;
 // Then timers and new connections have their turn.
 constexpr int kBatchesPerTurn = 4;

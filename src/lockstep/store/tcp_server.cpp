@@ -18,6 +18,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/thread.h"
 #include "lockstep/store/job_secret.h"
+#include "lockstep/store/logger.h"
 #include "lockstep/store/tcp_greeter.h"
 #include "lockstep/store/tcp_listener.h"
 #include "lockstep/store/tcp_local.h"
@@ -27,11 +28,11 @@
 namespace lockstep::store {
 namespace {
 
-constexpr Logger kLog("store");
 constexpr auto kLogPeriod = std::chrono::minutes(1);
 
 // A host that vanished is noticed after a minute, so that its place is free again.
-constexpr base::KeepAlive kKeepAlive{.idle = std::chrono::seconds(30), .interval = std::chrono::seconds(10)};
+constexpr base::KeepAlive kServerKeepAlive{.idle = std::chrono::seconds(30),
+                                           .interval = std::chrono::seconds(10)};
 
 Status check_secret(const TenantOptions& tenant, const base::SocketAddress& address, OpenToAll open_to_all) {
   return refuse_open_listener(cat("A store on ", address.text(), " for job ", base::quoted(tenant.job_id)),
@@ -172,7 +173,7 @@ class TcpStoreServer::Impl {
 
   void admit_on_loop(Guest guest) {
     Tenant& tenant = *find_on_loop(guest.claim);
-    if (guest.keys) base::watch_connection(guest.socket.get(), kKeepAlive);
+    if (guest.keys) base::watch_connection(guest.socket.get(), kServerKeepAlive);
     kLog.debug(cat(guest.peer.text, " is here, connection ", tenant.connections() + 1));
     auto session = std::make_unique<Session>(shared_, ready_set_, tenant, std::move(guest));
     Session* const key = session.get();

@@ -6,13 +6,12 @@
 #include <utility>
 
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/store/logger.h"
 
 namespace lockstep::store {
 namespace {
 
-constexpr Logger kLog("store");
 constexpr std::size_t kReadPerTurn = 64U << 10;
 // With more than this unsent, no further request is taken.
 constexpr std::size_t kUnsentBeforePause = 256U << 10;

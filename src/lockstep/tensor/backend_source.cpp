@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "lockstep/backend/mpi/mpi_world.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/logger.h"
 
 namespace lockstep::backend {
 // Not there unless the program links Lockstep::mpi, which asks the linker for it.
@@ -16,8 +16,6 @@ namespace lockstep::backend {
 
 namespace lockstep::tensor {
 namespace {
-
-constexpr Logger kLog("tensor");
 
 std::string name_of(c10::DeviceType device) { return c10::DeviceTypeName(device, /*lower_case=*/true); }
 

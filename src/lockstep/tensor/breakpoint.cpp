@@ -13,20 +13,19 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/default_group.h"
 #include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/logger.h"
 
 namespace lockstep::tensor {
 namespace {
 
 using base::UniqueFd;
 
-constexpr Logger kLog("tensor");
 constexpr Duration kLook = std::chrono::milliseconds(100);
 // What the others have beyond the timeout of the rank that stops: it has to come back first.
 constexpr Duration kMargin = std::chrono::minutes(1);

@@ -4,14 +4,13 @@
 #include <exception>
 #include <map>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/group_state.h"
+#include "lockstep/tensor/logger.h"
 
 namespace lockstep::tensor {
 namespace {
 
-constexpr Logger kLog("tensor");
 constexpr std::size_t kMostNamed = 3;
 
 using Waits = std::map<Rank, backend::Counters::Wait>;

@@ -8,18 +8,16 @@
 #include <vector>
 
 #include "lockstep/backend/held_call.h"
-#include "lockstep/base/log.h"
 #include "lockstep/tensor/buffers.h"
 #include "lockstep/tensor/default_group.h"
 #include "lockstep/tensor/detail_checks.h"
+#include "lockstep/tensor/logger.h"
 #include "lockstep/tensor/overlap.h"
 #include "lockstep/tensor/watched.h"
 #include "lockstep/tensor/work_state.h"
 
 namespace lockstep::tensor {
 namespace {
-
-constexpr Logger kLog("tensor");
 
 void append_parts(c10::SmallVectorImpl<ByteView>& out, ByteView bytes, int parts) {
   const std::size_t each = bytes.size() / static_cast<std::size_t>(parts);

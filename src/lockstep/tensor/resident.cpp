@@ -6,17 +6,15 @@
 #include <mutex>
 #include <utility>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/default_group.h"
 #include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/logger.h"
 #include "lockstep/tensor/resident_blocks.h"
 #include "lockstep/tensor/shapes.h"
 
 namespace lockstep::tensor {
 namespace {
-
-constexpr Logger kLog("tensor");
 
 thread_local ResidentScope* t_scope = nullptr;
 

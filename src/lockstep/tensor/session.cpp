@@ -6,12 +6,11 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/logger.h"
 #include "lockstep/tensor/window_state.h"
 
 namespace lockstep::tensor {
 namespace {
-
-constexpr Logger kLog("tensor");
 
 [[noreturn]] void refuse(std::string message, std::optional<Rank> at) {
   throw_error(Status::invalid(std::move(message)), at);

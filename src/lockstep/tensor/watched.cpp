@@ -8,13 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/tensor/logger.h"
 
 namespace lockstep::tensor {
 namespace {
-
-constexpr Logger kLog("tensor");
 
 backend::Counters counters_of(const Backend& backend) {
   const auto* counting = dynamic_cast<const backend::Counting*>(&backend);

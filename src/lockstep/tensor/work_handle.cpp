@@ -4,17 +4,15 @@
 
 #include <utility>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/tensor/default_group.h"
 #include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/logger.h"
 #include "lockstep/tensor/work_state.h"
 
 namespace lockstep::tensor {
 
 namespace {
-
-constexpr Logger kLog("tensor");
 
 // Also where nobody waits for the operation. The state of this thread is taken along: what was made in
 // inference mode is written in it.

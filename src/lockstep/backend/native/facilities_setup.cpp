@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "lockstep/backend/logger.h"
 #include "lockstep/backend/native/check_options.h"
 #include "lockstep/backend/native/facilities.h"
 #include "lockstep/backend/native/setup_watch.h"
 #include "lockstep/backend/native/tuner.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 
@@ -21,8 +21,6 @@ using transport::link::Door;
 using transport::shm::Board;
 using transport::shm::Domain;
 using transport::shm::Segment;
-
-constexpr Logger kLog("backend");
 
 // Equal for ranks that share memory.
 std::vector<int> label_hosts(const store::Members& members) {
@@ -41,8 +39,8 @@ Status probe_shared_memory(const WorldOptions& options, std::size_t neighbours) 
   const Bytes staging{2 * options.staging.value};
   LOCKSTEP_ASSIGN(Segment segment, Segment::create("lockstep-probe", staging));
   LOCKSTEP_TRY(segment.reserve(0, staging));
-  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
-  const std::uint64_t capacity = std::min(options.heap_capacity.value, kMost / neighbours);
+  constexpr auto kMostBytes = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
+  const std::uint64_t capacity = std::min(options.heap_capacity.value, kMostBytes / neighbours);
   return Segment::create("lockstep-probe", Bytes{capacity * neighbours})
       .status()
       .with_prefix(cat("there is no address space for ", neighbours, " times ", options.heap_capacity,

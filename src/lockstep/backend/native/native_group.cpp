@@ -4,16 +4,14 @@
 #include <new>
 
 #include "lockstep/backend/held_call.h"
+#include "lockstep/backend/logger.h"
 #include "lockstep/backend/message_work.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
 
 namespace lockstep::backend {
 namespace {
-
-constexpr Logger kLog("backend");
 
 // As those hear it who are still there; `where` comes first in the text.
 Status left_the_group(const Status& status, Cause cause, std::string_view where = "") {

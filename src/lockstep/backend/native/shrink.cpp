@@ -2,15 +2,13 @@
 // protocol.
 #include <algorithm>
 
+#include "lockstep/backend/logger.h"
 #include "lockstep/backend/native/agreement.h"
 #include "lockstep/backend/native/native_world.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::backend {
 namespace {
-
-constexpr Logger kLog("backend");
 
 bool contains(const std::vector<Rank>& ranks, Rank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "lockstep/backend/logger.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/copy.h"
@@ -17,7 +18,6 @@ using collective::kTimedSizes;
 using collective::Timings;
 using transport::shm::Board;
 
-constexpr Logger kLog("backend");
 constexpr int kWriter = 0;
 constexpr int kReader = 1;
 constexpr int kBatches = 10;  // of rounds

@@ -1,17 +1,11 @@
 #include "lockstep/backend/native/window_attendant.h"
 
+#include "lockstep/backend/logger.h"
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/thread.h"
 
 namespace lockstep::backend {
-namespace {
-
-constexpr Logger kLog("backend");
-
-}  // namespace
-
 WorkPtr send_goodbye(Backend& group, Rank to) {
   const auto goodbye = std::make_shared<const WindowRequest>(WindowRequest{.kind = WindowRequest::kLeave});
   return group.send(to, kWindowRequestTag, view_of(*goodbye), {.keep = goodbye});
