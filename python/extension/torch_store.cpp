@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 
 // A wait that is shorter asks again and again.
 constexpr Duration kShort = std::chrono::seconds(1);
-constexpr Duration kStep = milliseconds(5);
+constexpr Duration kStorePoll = milliseconds(5);
 
 std::vector<std::uint8_t> bytes_of(ByteView value) {
   const auto* const data = reinterpret_cast<const std::uint8_t*>(value.data());
@@ -138,7 +138,7 @@ Status TorchStore::wait_a_moment(const std::vector<std::string>& names, const De
     if (*there) return {};
     if (end.expired())
       return Status::timeout(cat("torch's store, wait for ", keys_text(names), ": they did not come"));
-    std::this_thread::sleep_for(std::min<Duration>(kStep, end.remaining()));
+    std::this_thread::sleep_for(std::min<Duration>(kStorePoll, end.remaining()));
   }
 }
 

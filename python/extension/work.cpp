@@ -17,7 +17,7 @@ using c10::ivalue::Future;
 using std::chrono::milliseconds;
 
 // How often a wait that is no collective's looks for signals.
-constexpr Duration kStep = milliseconds(100);
+constexpr Duration kWaitStep = milliseconds(100);
 
 c10::TypePtr type_of(const Outputs& outputs) {
   const auto list = c10::ListType::create(c10::TensorType::get());
@@ -223,7 +223,7 @@ bool LockstepWork::wait(milliseconds timeout) {
 // A message can be left where it is: an interrupt ends the wait, and not the group.
 void LockstepWork::wait_in_steps(std::optional<Deadline> deadline) const {
   while (!handle_.is_completed() && !(deadline && deadline->expired())) {
-    const Duration step = deadline ? std::min(kStep, deadline->remaining()) : kStep;
+    const Duration step = deadline ? std::min(kWaitStep, deadline->remaining()) : kWaitStep;
     try {
       handle_.wait(step);
     } catch (const tensor::TimeoutError&) {

@@ -46,14 +46,16 @@ Tensors inputs_of(const ParityCall& call) {
   return {call.name == "functional_permute_tensor" ? input.flatten() : input};
 }
 
-using Function = std::function<Tensors(const ParityCall& call, const Tensors& x)>;
+using FunctionalCall = std::function<Tensors(const ParityCall& call, const Tensors& x)>;
 
-const std::map<std::string, Function>& functions() {
-  static const Function all_to_all_rows = [](const auto& call, const auto& x) {
+const std::map<std::string, FunctionalCall>& functional_calls() {
+  static const FunctionalCall all_to_all_rows = [](const auto& call, const auto& x) {
     return Tensors{F::all_to_all_single(x[0], received_rows(call), sent_rows(call))};
   };
-  static const Function all_reduced = [](const auto&, const auto& x) { return Tensors{F::all_reduce(x[0])}; };
-  static const std::map<std::string, Function> all = {
+  static const FunctionalCall all_reduced = [](const auto&, const auto& x) {
+    return Tensors{F::all_reduce(x[0])};
+  };
+  static const std::map<std::string, FunctionalCall> all = {
       {"nn_all_reduce", all_reduced},
       {"nn_broadcast",
        [](const auto& call, const auto& x) { return Tensors{F::broadcast(x[0], {.src = call.root})}; }},
@@ -80,12 +82,12 @@ const std::map<std::string, Function>& functions() {
 
 }  // namespace
 
-bool is_functional(const std::string& name) { return functions().contains(name); }
+bool is_functional(const std::string& name) { return functional_calls().contains(name); }
 
 std::vector<at::Tensor> run_functional(const ParityCall& call) {
   const Tensors inputs = inputs_of(call);
   for (const at::Tensor& input : inputs) input.requires_grad_();
-  const Tensors outputs = functions().at(call.name)(call, inputs);
+  const Tensors outputs = functional_calls().at(call.name)(call, inputs);
   at::Tensor loss = at::zeros({}, at::kDouble);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const at::Tensor weights = call.make(kFirstWeight + static_cast<int>(i), outputs[i].sizes().vec());

@@ -94,21 +94,23 @@ Tensors passed_on(const ParityCall& call) {
   return all;
 }
 
-using Function = Tensors (*)(const ParityCall&);
+using ObjectFunction = Tensors (*)(const ParityCall&);
 
-const std::map<std::string, Function>& functions() {
-  static const std::map<std::string, Function> all = {{"all_gather_object", gathered_by_all},
-                                                      {"gather_object", gathered},
-                                                      {"broadcast_object_list", broadcast_list},
-                                                      {"scatter_object_list", scattered},
-                                                      {"pass_object_list", passed_on}};
+const std::map<std::string, ObjectFunction>& object_functions() {
+  static const std::map<std::string, ObjectFunction> all = {{"all_gather_object", gathered_by_all},
+                                                            {"gather_object", gathered},
+                                                            {"broadcast_object_list", broadcast_list},
+                                                            {"scatter_object_list", scattered},
+                                                            {"pass_object_list", passed_on}};
   return all;
 }
 
 }  // namespace
 
-bool is_object_call(const std::string& name) { return functions().contains(name); }
+bool is_object_call(const std::string& name) { return object_functions().contains(name); }
 
-std::vector<at::Tensor> run_object_call(const ParityCall& call) { return functions().at(call.name)(call); }
+std::vector<at::Tensor> run_object_call(const ParityCall& call) {
+  return object_functions().at(call.name)(call);
+}
 
 }  // namespace lockstep

@@ -21,7 +21,7 @@ namespace {
 using tensor::SplitSizes;
 using tensor::Tensors;
 
-using Function = std::function<void(const WrongCall& call)>;
+using WrongFunction = std::function<void(const WrongCall& call)>;
 
 Tensors copies(const at::Tensor& tensor, int count) {
   return Tensors(static_cast<std::size_t>(count), tensor);
@@ -67,8 +67,8 @@ std::vector<Tensors> lists(int count, const at::Tensor& tensor) {
 
 int next(const WrongCall& call) { return (call.rank + 1) % call.size; }
 
-const std::map<std::string, Function>& coalesced_and_rooted() {
-  static const std::map<std::string, Function> all = {
+const std::map<std::string, WrongFunction>& coalesced_and_rooted() {
+  static const std::map<std::string, WrongFunction> all = {
       {"few_lists_coalesced",
        [](const auto& call) { all_gather_coalesced(lists(call.size - 1, at::ones(2)), {at::ones(2)}); }},
       {"few_tensors_coalesced",
@@ -112,7 +112,7 @@ const std::map<std::string, Function>& coalesced_and_rooted() {
   return all;
 }
 
-const std::map<std::string, Function>& of_objects() {
+const std::map<std::string, WrongFunction>& of_objects() {
   using Objects = std::vector<std::string>;
   static const auto broadcast = [](Objects objects, const ObjectFromRootOptions& options) {
     broadcast_object_list(objects, options);
@@ -121,7 +121,7 @@ const std::map<std::string, Function>& of_objects() {
     std::string output;
     scatter_object_list(output, {}, options);
   };
-  static const std::map<std::string, Function> all = {
+  static const std::map<std::string, WrongFunction> all = {
       {"objects_from_two_roots", [](const auto&) { broadcast({"object"}, {.src = 0, .group_src = 0}); }},
       {"objects_from_out_of_range", [](const auto& call) { broadcast({"object"}, {.src = call.size}); }},
       {"objects_from_group_out_of_range",
@@ -145,8 +145,8 @@ const std::map<std::string, Function>& of_objects() {
   return all;
 }
 
-const std::map<std::string, Function>& plain() {
-  static const std::map<std::string, Function> all = {
+const std::map<std::string, WrongFunction>& plain() {
+  static const std::map<std::string, WrongFunction> all = {
       {"short_list", [](const auto&) { all_gather({at::ones(2)}, at::ones(2)); }},
       {"long_list",
        [](const auto& call) { reduce_scatter(at::ones(2), copies(at::ones(2), call.size + 1)); }},

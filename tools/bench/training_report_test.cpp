@@ -45,7 +45,7 @@ TEST(ReadCommunication, IsTheMeanOfTheRanks) {
   EXPECT_EQ(read_communication({"communicated 1"}).status().code(), Code::kInternal);
 }
 
-TrainingRow some_row() {
+TrainingRow some_training_row() {
   const auto round = [](double micros) {
     return Measured{.micros = micros, .cpu_s = 2e-3, .verified = true};
   };
@@ -61,7 +61,7 @@ TrainingRow some_row() {
 }
 
 TEST(TrainingReport, HasTheFieldsOfTheOtherBenchesAndItsOwn) {
-  const auto row = json_of(some_row());
+  const auto row = json_of(some_training_row());
   EXPECT_EQ(row["op"], "ddp");
   EXPECT_EQ(row["model"], "mlp-8x2");
   EXPECT_EQ(row["bytes"], 576);
@@ -74,7 +74,7 @@ TEST(TrainingReport, HasTheFieldsOfTheOtherBenchesAndItsOwn) {
 }
 
 TEST(TrainingReport, TableMarksRanksBeyondTheCoresAndWhatWasWrong) {
-  TrainingRow row = some_row();
+  TrainingRow row = some_training_row();
   EXPECT_EQ(training_head({"plain"}).size(), training_line(row, 2).size());
   EXPECT_THAT(training_line(row, 2), HasSubstr(" 4* "));
   EXPECT_THAT(training_line(row, 4), HasSubstr(" yes "));
@@ -83,9 +83,9 @@ TEST(TrainingReport, TableMarksRanksBeyondTheCoresAndWhatWasWrong) {
 }
 
 TEST(TrainingReport, PlotHasALineForEachSideByAscendingBytes) {
-  TrainingRow larger = some_row();
+  TrainingRow larger = some_training_row();
   larger.gradients = Bytes{1000};
-  const Plot plot = plot_of({larger, some_row()});
+  const Plot plot = plot_of({larger, some_training_row()});
   ASSERT_EQ(plot.lines.size(), 2);
   EXPECT_EQ(plot.lines[0].name, "lockstep");
   EXPECT_THAT(plot.lines[0].points, ElementsAre(PlotPoint{576, 1500}, PlotPoint{1000, 1500}));

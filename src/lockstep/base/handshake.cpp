@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kClientMagic = "LKSC";
 constexpr std::string_view kServerMagic = "LKSS";
 constexpr std::uint8_t kFlagInsecure = 1;
-constexpr std::size_t kNonceSize = 32;
+constexpr std::size_t kHelloNonceSize = 32;
 constexpr std::size_t kServerHelloHead = kServerHelloSize - kProofSize;  // what the server's proof covers
 constexpr std::size_t kVerdictTagSize = kVerdictSize - 1;
 
@@ -55,7 +55,7 @@ SessionKeys keys_of(const Secret& secret, ByteView client_hello, ByteView server
 std::uint8_t flags_of(const Secret& secret) { return secret.is_insecure() ? kFlagInsecure : 0; }
 
 Buffer random_nonce() {
-  Buffer nonce(kNonceSize);
+  Buffer nonce(kHelloNonceSize);
   random_bytes(nonce);
   return nonce;
 }

@@ -44,9 +44,9 @@ const Means& means_of(std::uint64_t sequence) {
 }
 
 // One rank of a world of threads on one board, and the calls it makes.
-class Member {
+class LocalMember {
  public:
-  Member(Board& board, Memory memory) : board_(board), memory_(memory) {}
+  LocalMember(Board& board, Memory memory) : board_(board), memory_(memory) {}
 
   int rank() const { return board_.index(); }
   int size() const { return board_.size(); }
@@ -88,7 +88,7 @@ class Member {
   std::deque<Buffer> foreign_;
 };
 
-void run_world(int size, Memory memory, const std::function<void(Member&)>& body) {
+void run_world(int size, Memory memory, const std::function<void(LocalMember&)>& body) {
   auto domains = Domain::of_threads(ranks_below(size), Bytes::gib(1));
   ASSERT_OK(domains.status());
   store::HashStore store;
@@ -101,7 +101,7 @@ void run_world(int size, Memory memory, const std::function<void(Member&)>& body
       auto board =
           Board::make(*(*domains)[static_cast<std::size_t>(i)], options, store, Clock::steady().in(30s));
       ASSERT_OK(board.status());
-      Member member(**board, memory);
+      LocalMember member(**board, memory);
       body(member);
     });
   }
@@ -158,7 +158,7 @@ void for_every_world(Body body) {
 }
 
 TEST(Local, AllReduceIsALeftFoldOnEveryRank) {
-  for_every_world([](Member& member) {
+  for_every_world([](LocalMember& member) {
     for (const std::size_t count : kCounts) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {
         const ByteSpan data = member.buffer(floats_of(count, member.rank(), count));
@@ -171,7 +171,7 @@ TEST(Local, AllReduceIsALeftFoldOnEveryRank) {
 }
 
 TEST(Local, ReduceGivesTheFoldToTheRootAlone) {
-  for_every_world([](Member& member) {
+  for_every_world([](LocalMember& member) {
     for (const std::size_t count : kCounts) {
       const int root = static_cast<int>(count) % member.size();
       const Buffer own = floats_of(count, member.rank(), count);
@@ -184,7 +184,7 @@ TEST(Local, ReduceGivesTheFoldToTheRootAlone) {
 }
 
 TEST(Local, ReduceScatterGivesEveryRankItsPart) {
-  for_every_world([](Member& member) {
+  for_every_world([](LocalMember& member) {
     for (const std::size_t count : kCounts) {
       const std::size_t all = count * static_cast<std::size_t>(member.size());
       const ByteSpan input = member.buffer(floats_of(count, member.rank(), all));
@@ -202,7 +202,7 @@ TEST(Local, ReduceScatterGivesEveryRankItsPart) {
 }
 
 TEST(Local, BroadcastCopiesTheRoot) {
-  for_every_world([](Member& member) {
+  for_every_world([](LocalMember& member) {
     for (const std::size_t count : kCounts) {
       const int root = static_cast<int>(count) % member.size();
       const ByteSpan data = member.buffer(data_of(count, member.rank(), count));
@@ -215,7 +215,7 @@ TEST(Local, BroadcastCopiesTheRoot) {
 }
 
 TEST(Local, AllGatherAndGatherTakeUnevenSizes) {
-  for_every_world([](Member& member) {
+  for_every_world([](LocalMember& member) {
     const auto size_at = [](std::size_t count, int rank) {
       return count * static_cast<std::size_t>(rank % 3) + count / 2;
     };
@@ -240,7 +240,7 @@ TEST(Local, AllGatherAndGatherTakeUnevenSizes) {
 }
 
 TEST(Local, ScatterAndAllToAllTakeUnevenSizes) {
-  for_every_world([](Member& member) {
+  for_every_world([](LocalMember& member) {
     const auto size_at = [](std::size_t count, int from, int to) {
       return count * static_cast<std::size_t>((from + 2 * to) % 3) + count / 3;
     };
@@ -271,17 +271,17 @@ TEST(Local, ScatterAndAllToAllTakeUnevenSizes) {
 TEST(Local, ADifferentCallIsADesyncOnEveryRank) {
   struct Case {
     const char* what;
-    LocalCall (*call)(Member&);
+    LocalCall (*call)(LocalMember&);
   };
   const Case kCases[] = {
       {"reduce op",
-       [](Member& m) { return m.call(OpKind::kAllReduce, DType::kFloat32, 4, -1, ReduceOp::kMax); }},
-      {"dtype", [](Member& m) { return m.call(OpKind::kAllReduce, DType::kInt32, 4); }},
-      {"number of elements", [](Member& m) { return m.call(OpKind::kAllReduce, DType::kFloat32, 3); }},
-      {"operation", [](Member& m) { return m.call(OpKind::kReduce, DType::kFloat32, 4); }},
+       [](LocalMember& m) { return m.call(OpKind::kAllReduce, DType::kFloat32, 4, -1, ReduceOp::kMax); }},
+      {"dtype", [](LocalMember& m) { return m.call(OpKind::kAllReduce, DType::kInt32, 4); }},
+      {"number of elements", [](LocalMember& m) { return m.call(OpKind::kAllReduce, DType::kFloat32, 3); }},
+      {"operation", [](LocalMember& m) { return m.call(OpKind::kReduce, DType::kFloat32, 4); }},
   };
   for (const Case& c : kCases) {
-    run_world(3, Memory::kForeign, [&c](Member& member) {
+    run_world(3, Memory::kForeign, [&c](LocalMember& member) {
       std::vector<float> data(4, 1.F);
       const LocalCall call =
           member.rank() == 1 ? c.call(member) : member.call(OpKind::kAllReduce, DType::kFloat32, 4);
@@ -294,7 +294,7 @@ TEST(Local, ADifferentCallIsADesyncOnEveryRank) {
 }
 
 TEST(Local, AfterAFailureEveryCallSaysTheFirst) {
-  run_world(2, Memory::kForeign, [](Member& member) {
+  run_world(2, Memory::kForeign, [](LocalMember& member) {
     if (member.rank() == 0) (void)member.board().fail(Status::disconnected("rank 9 died"));
     const Status first = local_barrier(member.call(OpKind::kBarrier));
     EXPECT_THAT(std::string(first.message()), HasSubstr("barrier #1: rank 9 died"));

@@ -22,9 +22,9 @@ using ::testing::HasSubstr;
 using transport::Communicator;
 
 // One rank, with the buffers that its operations use.
-class Member {
+class OneSidedMember {
  public:
-  explicit Member(Communicator& communicator)
+  explicit OneSidedMember(Communicator& communicator)
       : communicator_(communicator), data_(static_cast<std::size_t>(communicator.size()) * kCount) {}
 
   int rank() const { return communicator_.position(); }
@@ -83,7 +83,7 @@ TEST(OneSided, RanksThatDisagreeAboutTheRootNoticeItHoweverTheyGoOn) {
     for (const Confusion& confusion : kConfusions) {
       SCOPED_TRACE(std::string(name_of(kind)) + ::testing::PrintToString(confusion.hosts));
       CommunicatorWorld(confusion.hosts).run([&](Communicator& communicator) {
-        Member member(communicator);
+        OneSidedMember member(communicator);
         const bool gives = kind == OpKind::kBroadcast || kind == OpKind::kScatter;
         const auto at = static_cast<std::size_t>(member.rank());
         const int root = (gives ? confusion.sources : confusion.sinks)[at];
@@ -101,7 +101,7 @@ TEST(OneSided, RanksThatDisagreeAboutTheRootNoticeItHoweverTheyGoOn) {
 
 TEST(OneSided, OnOneHostTheNextCallSaysIt) {
   CommunicatorWorld({0, 0}).run([](Communicator& communicator) {
-    Member member(communicator);
+    OneSidedMember member(communicator);
     EXPECT_OK(member.run(OpKind::kBroadcast, member.rank()));
     const Status status = member.run(OpKind::kBroadcast, 0);
     EXPECT_EQ(status.failure(), Failure::kDesync) << status.text();
@@ -114,7 +114,7 @@ TEST(OneSided, RanksThatAgreeGoOn) {
   for (const Confusion& confusion : kConfusions) {
     SCOPED_TRACE(::testing::PrintToString(confusion.hosts));
     CommunicatorWorld(confusion.hosts).run([](Communicator& communicator) {
-      Member member(communicator);
+      OneSidedMember member(communicator);
       for (int i = 0; i < 40; ++i) {
         for (const OpKind kind : kWithRoot) ASSERT_OK(member.run(kind, i / 4 % member.size()));
       }

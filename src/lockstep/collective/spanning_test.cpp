@@ -36,7 +36,7 @@ const std::vector<std::vector<int>> kAllLayouts = {
 };
 const std::span<const std::vector<int>> kLayouts(kAllLayouts.data(),
                                                  lockstep::testing::kSanitized ? 5 : kAllLayouts.size());
-constexpr std::size_t kCounts[] = {0, 1, 17, 1000, 40961};
+constexpr std::size_t kSpanningCounts[] = {0, 1, 17, 1000, 40961};
 
 struct Kind {
   DType dtype;
@@ -79,9 +79,9 @@ Buffer folded(const Kind& kind, std::size_t count, int ranks) {
 }
 
 // One rank's way through a number of operations.
-class Member {
+class SpanningMember {
  public:
-  explicit Member(Communicator& communicator) : communicator_(communicator) {}
+  explicit SpanningMember(Communicator& communicator) : communicator_(communicator) {}
 
   int rank() const { return communicator_.position(); }
   int size() const { return communicator_.size(); }
@@ -96,20 +96,20 @@ class Member {
   std::uint64_t sequence_ = 0;
 };
 
-void on_every_layout(const std::function<void(Member&)>& body) {
+void on_every_layout(const std::function<void(SpanningMember&)>& body) {
   for (const std::vector<int>& hosts : kLayouts) {
     SCOPED_TRACE(::testing::PrintToString(hosts));
     CommunicatorWorld(hosts).run([&body](Communicator& communicator) {
-      Member member(communicator);
+      SpanningMember member(communicator);
       body(member);
     });
   }
 }
 
 TEST(Spanning, AllReduceIsAFoldInRankOrder) {
-  on_every_layout([](Member& member) {
+  on_every_layout([](SpanningMember& member) {
     for (const Kind& kind : kKinds) {
-      for (const std::size_t count : kCounts) {
+      for (const std::size_t count : kSpanningCounts) {
         Buffer data = bits(kind.dtype, count, seed_of(count, member.rank()));
         const ByteSpan output = data;
         ASSERT_OK(member.run({.kind = OpKind::kAllReduce,
@@ -124,9 +124,9 @@ TEST(Spanning, AllReduceIsAFoldInRankOrder) {
 }
 
 TEST(Spanning, ReduceGivesTheRootTheSameFold) {
-  on_every_layout([](Member& member) {
+  on_every_layout([](SpanningMember& member) {
     for (const Kind& kind : kKinds.first(std::min<std::size_t>(kKinds.size(), 4))) {
-      for (const std::size_t count : kCounts) {
+      for (const std::size_t count : kSpanningCounts) {
         const Rank root{static_cast<int>(count) % member.size()};
         const Buffer own = bits(kind.dtype, count, seed_of(count, member.rank()));
         Buffer result(own.size());
@@ -152,7 +152,7 @@ TEST(Spanning, AReduceInPlaceOfResidentBuffersGivesTheRootTheSameFold) {
   for (const std::vector<int>& hosts : {std::vector{0, 0, 1, 1}, {0, 0, 0, 1, 1, 1, 1, 1}, {0, 1, 1, 2}}) {
     SCOPED_TRACE(::testing::PrintToString(hosts));
     CommunicatorWorld(hosts).run([](Communicator& communicator) {
-      Member member(communicator);
+      SpanningMember member(communicator);
       const Kind kind{DType::kFloat32, ReduceOp::kSum};
       for (const std::size_t count : {1000, 40961}) {  // in one window, and in many
         for (int root = 0; root < member.size(); ++root) {
@@ -184,9 +184,9 @@ TEST(Spanning, AReduceInPlaceOfResidentBuffersGivesTheRootTheSameFold) {
 std::size_t part_size(std::size_t count, int part) { return count / 2 + static_cast<std::size_t>(part) * 3; }
 
 TEST(Spanning, ReduceScatterGivesEveryRankItsPartOfTheFold) {
-  on_every_layout([](Member& member) {
+  on_every_layout([](SpanningMember& member) {
     const Kind kind{DType::kFloat32, ReduceOp::kSum};
-    for (const std::size_t count : kCounts) {
+    for (const std::size_t count : kSpanningCounts) {
       std::vector<Buffer> parts;
       std::vector<ByteView> inputs;
       for (int r = 0; r < member.size(); ++r) {
@@ -208,7 +208,7 @@ TEST(Spanning, ReduceScatterGivesEveryRankItsPartOfTheFold) {
 }
 
 TEST(Spanning, BroadcastGivesEveryRankTheRootsBytes) {
-  on_every_layout([](Member& member) {
+  on_every_layout([](SpanningMember& member) {
     for (const std::size_t count : {0, 1, 1000, 1'200'000}) {
       const Rank root{static_cast<int>(count + 1) % member.size()};
       Buffer data = bits(DType::kUint8, count, seed_of(count, member.rank()));
@@ -220,9 +220,9 @@ TEST(Spanning, BroadcastGivesEveryRankTheRootsBytes) {
 }
 
 TEST(Spanning, GathersBringEveryRanksBytesTogether) {
-  on_every_layout([](Member& member) {
+  on_every_layout([](SpanningMember& member) {
     for (const OpKind kind : {OpKind::kAllGather, OpKind::kGather}) {
-      for (const std::size_t count : kCounts) {
+      for (const std::size_t count : kSpanningCounts) {
         const Rank root{static_cast<int>(count) % member.size()};
         const std::size_t own = part_size(count, member.rank());
         const Buffer mine = bits(DType::kUint8, own, seed_of(own, member.rank()));
@@ -247,9 +247,9 @@ TEST(Spanning, GathersBringEveryRanksBytesTogether) {
 }
 
 TEST(Spanning, ScatterAndAllToAllBringEveryPartToItsRank) {
-  on_every_layout([](Member& member) {
+  on_every_layout([](SpanningMember& member) {
     for (const OpKind kind : {OpKind::kScatter, OpKind::kAllToAll}) {
-      for (const std::size_t count : kCounts) {
+      for (const std::size_t count : kSpanningCounts) {
         const Rank root{static_cast<int>(count) % member.size()};
         const auto size_at = [&](int from, int to) { return part_size(count, (from * 3 + to * 5) % 7); };
         const auto from_to = [&](int from, int to) {
@@ -279,17 +279,18 @@ TEST(Spanning, ScatterAndAllToAllBringEveryPartToItsRank) {
 }
 
 TEST(Spanning, BuffersThatTravelTogetherAreEachReduced) {
-  on_every_layout([](Member& member) {
+  on_every_layout([](SpanningMember& member) {
     const Kind kind{DType::kFloat32, ReduceOp::kSum};
     std::vector<Buffer> buffers;
     std::vector<ByteSpan> outputs;
-    for (const std::size_t count : kCounts)
+    for (const std::size_t count : kSpanningCounts)
       buffers.push_back(bits(kind.dtype, count, seed_of(count, member.rank())));
     for (Buffer& buffer : buffers) outputs.emplace_back(buffer);
     ASSERT_OK(member.run(
         {.kind = OpKind::kAllReduce, .dtype = kind.dtype, .reduce_op = kind.op, .outputs = outputs}));
     std::size_t b = 0;
-    for (const std::size_t count : kCounts) ASSERT_EQ(buffers[b++], folded(kind, count, member.size()));
+    for (const std::size_t count : kSpanningCounts)
+      ASSERT_EQ(buffers[b++], folded(kind, count, member.size()));
     ASSERT_OK(member.run({.kind = OpKind::kBarrier}));
   });
 }
@@ -298,7 +299,7 @@ TEST(Spanning, EncryptedAndManyStreamsGiveTheSame) {
   for (const auto& options : {CommunicatorWorld::Options{.streams = 3},
                               CommunicatorWorld::Options{.protection = transport::Protection::kSealed}}) {
     CommunicatorWorld({0, 0, 1, 1, 2}, options).run([](Communicator& communicator) {
-      Member member(communicator);
+      SpanningMember member(communicator);
       const Kind kind{DType::kFloat32, ReduceOp::kSum};
       const std::size_t count = 100'001;
       Buffer data = bits(kind.dtype, count, seed_of(count, member.rank()));
@@ -315,7 +316,7 @@ TEST(Spanning, ADifferentCallIsADesyncThatEveryRankQuotes) {
     if (hosts.size() < 3) continue;
     SCOPED_TRACE(::testing::PrintToString(hosts));
     CommunicatorWorld(hosts).run([](Communicator& communicator) {
-      Member member(communicator);
+      SpanningMember member(communicator);
       std::vector<float> data(100'000, 1.F);
       const ByteSpan output = std::as_writable_bytes(std::span(data));
       const Status status = member.run({.kind = OpKind::kAllReduce,

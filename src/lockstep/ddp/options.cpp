@@ -14,8 +14,8 @@ constexpr double kDefaultCap = 25;
 constexpr double kDefaultFirstCap = 1;
 
 std::size_t bytes_of(double mb) {
-  constexpr double kMost = 1e18;  // fits
-  return static_cast<std::size_t>(std::min(mb * kMiB, kMost));
+  constexpr double kMostBytes = 1e18;  // fits
+  return static_cast<std::size_t>(std::min(mb * kMiB, kMostBytes));
 }
 
 }  // namespace

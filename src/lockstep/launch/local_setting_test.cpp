@@ -24,15 +24,15 @@ TEST(CountGpus, FollowsTheVariable) {
 }
 
 TEST(CountProcesses, NamesMeanWhatIsThere) {
-  using Kind = ProcessCount::Kind;
   const Environment two_gpus = with({{"CUDA_VISIBLE_DEVICES", "0,1"}});
   const Environment no_gpu = with({{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_THAT(count_processes({.number = 7}, no_gpu), IsOkAnd(7));
-  EXPECT_THAT(count_processes({.kind = Kind::kCpu}, two_gpus), IsOkAnd(base::usable_cores()));
-  EXPECT_THAT(count_processes({.kind = Kind::kGpu}, two_gpus), IsOkAnd(2));
-  EXPECT_THAT(count_processes({.kind = Kind::kAuto}, two_gpus), IsOkAnd(2));
-  EXPECT_THAT(count_processes({.kind = Kind::kAuto}, no_gpu), IsOkAnd(base::usable_cores()));
-  EXPECT_THAT(count_processes({.kind = Kind::kGpu}, no_gpu), StatusIs(Code::kInvalid, HasSubstr("no GPU")));
+  EXPECT_THAT(count_processes({.kind = ProcessCount::Kind::kCpu}, two_gpus), IsOkAnd(base::usable_cores()));
+  EXPECT_THAT(count_processes({.kind = ProcessCount::Kind::kGpu}, two_gpus), IsOkAnd(2));
+  EXPECT_THAT(count_processes({.kind = ProcessCount::Kind::kAuto}, two_gpus), IsOkAnd(2));
+  EXPECT_THAT(count_processes({.kind = ProcessCount::Kind::kAuto}, no_gpu), IsOkAnd(base::usable_cores()));
+  EXPECT_THAT(count_processes({.kind = ProcessCount::Kind::kGpu}, no_gpu),
+              StatusIs(Code::kInvalid, HasSubstr("no GPU")));
 }
 
 TEST(ChooseSecret, OneHostAlwaysHasOne) {

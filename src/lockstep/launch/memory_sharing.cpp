@@ -29,21 +29,21 @@ constexpr std::byte kFromParent{0x5a};
 constexpr std::byte kFromChild{0xa5};
 
 // The child's exit status says how far it came.
-enum class Step : int { kDone, kConnect, kReceive, kMap, kRead, kAnswer };
+enum class TrialStep : int { kDone, kConnect, kReceive, kMap, kRead, kAnswer };
 
 const char* step_text(int step) {
-  switch (static_cast<Step>(step)) {
-    case Step::kDone:
+  switch (static_cast<TrialStep>(step)) {
+    case TrialStep::kDone:
       return "ended";
-    case Step::kConnect:
+    case TrialStep::kConnect:
       return "could not connect to an abstract unix socket";
-    case Step::kReceive:
+    case TrialStep::kReceive:
       return "received no descriptor";
-    case Step::kMap:
+    case TrialStep::kMap:
       return "could not map the memory it was given";
-    case Step::kRead:
+    case TrialStep::kRead:
       return "did not see what the other process wrote";
-    case Step::kAnswer:
+    case TrialStep::kAnswer:
       return "could not answer";
   }
   return "ended in an unexpected way";
@@ -71,18 +71,19 @@ bool holds(std::span<const std::byte> page, std::byte value) {
 }
 
 // Runs in the forked child: system calls only, no allocation.
-Step child_part(const sockaddr_un& address, socklen_t size) {
+TrialStep child_part(const sockaddr_un& address, socklen_t size) {
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) return Step::kConnect;
+  if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) return TrialStep::kConnect;
   std::byte byte{};
   UniqueFd segment;
-  if (base::receive_descriptors(socket, {&byte, 1}, {&segment, 1}) != 1 || !segment) return Step::kReceive;
+  if (base::receive_descriptors(socket, {&byte, 1}, {&segment, 1}) != 1 || !segment)
+    return TrialStep::kReceive;
   const Mapping mapping(segment.get());
-  if (!mapping.ok()) return Step::kMap;
-  if (!holds(mapping.page(0), kFromParent)) return Step::kRead;
+  if (!mapping.ok()) return TrialStep::kMap;
+  if (!holds(mapping.page(0), kFromParent)) return TrialStep::kRead;
   std::memset(mapping.page(1).data(), static_cast<int>(kFromChild), kPage);
   const std::byte done{1};
-  return ::send(socket, &done, 1, MSG_NOSIGNAL) == 1 ? Step::kDone : Step::kAnswer;
+  return ::send(socket, &done, 1, MSG_NOSIGNAL) == 1 ? TrialStep::kDone : TrialStep::kAnswer;
 }
 
 class Child {

@@ -18,8 +18,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kFirstPause = milliseconds(5);
-constexpr Duration kLongestPause = milliseconds(250);
+constexpr Duration kFirstMeetingPause = milliseconds(5);
+constexpr Duration kLongestMeetingPause = milliseconds(250);
 constexpr Duration kHandOver = std::chrono::seconds(1);
 
 struct SecretBytes {
@@ -103,7 +103,7 @@ void LocalSecretServer::serve() {
 
 Result<Secret> fetch_local_secret(const std::string& name, const base::SocketAddress& store,
                                   const Deadline& deadline) {
-  Duration pause = kFirstPause;
+  Duration pause = kFirstMeetingPause;
   while (true) {
     auto socket = connect_local(name);
     // Whoever serves a store hands its secret out before it listens, so this order of asking misses nothing.
@@ -124,7 +124,7 @@ Result<Secret> fetch_local_secret(const std::string& name, const base::SocketAdd
     }
     if (deadline.expired()) return Status::timeout(cat("nobody listens at ", store.text()));
     std::this_thread::sleep_for(deadline.clock().patience(std::min(pause, deadline.remaining())));
-    pause = std::min(2 * pause, kLongestPause);
+    pause = std::min(2 * pause, kLongestMeetingPause);
   }
 }
 

@@ -23,7 +23,7 @@ constexpr std::size_t kMaxMessage = 64U << 10;
 
 enum class Kind : std::uint8_t { kWorld = 1, kFailure = 2, kClosed = 3 };
 
-Status corrupt(std::string_view what) {
+Status corrupt_entry(std::string_view what) {
   return Status::invalid(
       cat("The store holds ", what, " that does not parse: another program writes to the same keys."),
       {.failure = Failure::kCorruptFrame});
@@ -94,16 +94,16 @@ ByteWriter start_verdict(Buffer& out, Kind kind) {
 
 Result<JoinVerdict> parse_world(ByteReader in) {
   const auto place_count = in.integer<std::uint32_t>();
-  if (!in.ok() || place_count > kMaxWorldSize) return corrupt("a table of members");
+  if (!in.ok() || place_count > kMaxWorldSize) return corrupt_entry("a table of members");
   std::vector<Place> places;
   for (std::uint32_t i = 0; i < place_count; ++i) {
     Place place;
     place.host.name = text_of(in.sized(kMaxHostName));
-    if (!read_place(in, place)) return corrupt("a table of members");
+    if (!read_place(in, place)) return corrupt_entry("a table of members");
     places.push_back(std::move(place));
   }
   const auto size = in.integer<std::int32_t>();
-  if (!in.ok() || !valid_world(WorldSize{size})) return corrupt("a table of members");
+  if (!in.ok() || !valid_world(WorldSize{size})) return corrupt_entry("a table of members");
   Members members;
   for (int rank = 0; rank < size; ++rank) {
     const auto place = in.integer<std::uint32_t>();
@@ -112,11 +112,11 @@ Result<JoinVerdict> parse_world(ByteReader in) {
     member.pid = in.integer<std::int32_t>();
     member.start_time = in.integer<std::uint64_t>();
     member.nonce = read_nonce(in);
-    if (!in.ok() || place >= places.size()) return corrupt("a table of members");
+    if (!in.ok() || place >= places.size()) return corrupt_entry("a table of members");
     put_member(member, places[place]);
     members.push_back(std::move(member));
   }
-  if (!in.complete()) return corrupt("a table of members");
+  if (!in.complete()) return corrupt_entry("a table of members");
   return JoinVerdict(std::move(members));
 }
 
@@ -134,12 +134,12 @@ Result<JoinVerdict> parse_failure(ByteReader in) {
   if (pid > 0) cause.pid = pid;
   cause.host = text_of(in.sized(kMaxHostName));
   const auto missing = in.integer<std::uint32_t>();
-  if (!in.ok() || missing > in.left() / sizeof(std::int32_t)) return corrupt("a verdict");
+  if (!in.ok() || missing > in.left() / sizeof(std::int32_t)) return corrupt_entry("a verdict");
   for (std::uint32_t i = 0; i < missing; ++i) cause.missing.emplace_back(in.integer<std::int32_t>());
   std::string message(text_of(in.sized(kMaxMessage)));
   const bool known =
       code > static_cast<std::uint8_t>(Code::kOk) && code <= static_cast<std::uint8_t>(Code::kInternal);
-  if (!in.complete() || !known || !failure) return corrupt("a verdict");
+  if (!in.complete() || !known || !failure) return corrupt_entry("a verdict");
   cause.failure = *failure;
   return JoinVerdict(Status(static_cast<Code>(code), std::move(message), std::move(cause)));
 }
@@ -175,7 +175,7 @@ Result<MemberRecord> parse_member(ByteView bytes) {
   member.rank = Rank{in.integer<std::int32_t>()};
   member.pid = in.integer<std::int32_t>();
   member.host.name = text_of(in.sized(kMaxHostName));
-  if (!in.ok() || magic != kRecordMagic) return corrupt("a member's record");
+  if (!in.ok() || magic != kRecordMagic) return corrupt_entry("a member's record");
   if (record.version != base::kWireVersion) return record;
   const auto secret = in.integer<std::uint8_t>();
   member.start_time = in.integer<std::uint64_t>();
@@ -185,7 +185,7 @@ Result<MemberRecord> parse_member(ByteView bytes) {
   const bool placed = read_place(in, place);
   const bool sane = secret <= static_cast<std::uint8_t>(SecretFrom::kGiven) &&
                     valid_world(record.world_size) && record.world_size.contains(member.rank);
-  if (!placed || !sane || !in.complete()) return corrupt("a member's record");
+  if (!placed || !sane || !in.complete()) return corrupt_entry("a member's record");
   record.secret = static_cast<SecretFrom>(secret);
   put_member(member, place);
   return record;
@@ -245,7 +245,7 @@ Result<JoinVerdict> parse_verdict(ByteView bytes) {
   const auto magic = in.integer<std::uint32_t>();
   const auto version = in.integer<std::uint16_t>();
   const auto kind = in.integer<std::uint8_t>();
-  if (!in.ok() || magic != kVerdictMagic) return corrupt("a verdict");
+  if (!in.ok() || magic != kVerdictMagic) return corrupt_entry("a verdict");
   if (version != base::kWireVersion) {
     return Status::unsupported(
         cat("The ranks of this job run different versions of Lockstep: the verdict on "
@@ -262,7 +262,7 @@ Result<JoinVerdict> parse_verdict(ByteView bytes) {
       if (in.complete()) return JoinVerdict(RoundClosed{});
       break;
   }
-  return corrupt("a verdict");
+  return corrupt_entry("a verdict");
 }
 
 }  // namespace lockstep::store

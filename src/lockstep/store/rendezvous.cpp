@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // For telling the others of a rank that cannot be in any world.
-constexpr Duration kTelling = seconds(2);
+constexpr Duration kMisfitWait = seconds(2);
 // Before the store is looked for again.
 constexpr Duration kPause = milliseconds(5);
 
@@ -220,7 +220,7 @@ Status with_hint(const Status& status, const Plan& plan, const Environment& env)
 Result<Rendezvous> meet_at_builtin(const Plan& plan, const Who& who, const Environment& env,
                                    const Clock& clock) {
   const bool misfit = !who.world_size.contains(who.rank);
-  const Deadline deadline = clock.in(misfit ? std::min(plan.timeout, kTelling) : plan.timeout);
+  const Deadline deadline = clock.in(misfit ? std::min(plan.timeout, kMisfitWait) : plan.timeout);
   while (true) {
     auto place = open_builtin(plan, who, env, deadline);
     JoinPhase reached = JoinPhase::kArrived;

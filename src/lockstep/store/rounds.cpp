@@ -8,7 +8,7 @@
 namespace lockstep::store {
 namespace {
 
-constexpr Duration kPoll = std::chrono::milliseconds(10);
+constexpr Duration kRoundPoll = std::chrono::milliseconds(10);
 // No record of anybody.
 const ByteView kNobody = bytes_of("nobody");
 
@@ -61,7 +61,7 @@ Status end_store(Store& store, const RoundKeys& keys, const Deadline& deadline) 
   while (!deadline.expired()) {
     LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(store, open, deadline));
     if (slots.empty()) break;
-    std::this_thread::sleep_for(deadline.clock().patience(kPoll));
+    std::this_thread::sleep_for(deadline.clock().patience(kRoundPoll));
   }
   return {};
 }

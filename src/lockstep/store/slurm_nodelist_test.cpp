@@ -13,8 +13,7 @@ using testing::IsOkAnd;
 using testing::StatusIs;
 
 TEST(SlurmNodelist, Expands) {
-  using Hosts = std::vector<std::string>;
-  const std::pair<const char*, Hosts> kCases[] = {
+  const std::pair<const char*, std::vector<std::string>> kCases[] = {
       {"node1", {"node1"}},
       {"node1,node2", {"node1", "node2"}},
       {"node[1-3]", {"node1", "node2", "node3"}},

@@ -22,7 +22,8 @@ constexpr Duration kHandshakeTime = std::chrono::seconds(6);
 constexpr Duration kTimePerAddress = std::chrono::seconds(5);
 
 // Sooner than the server: somebody here waits for an answer.
-constexpr base::KeepAlive kKeepAlive{.idle = std::chrono::seconds(10), .interval = std::chrono::seconds(5)};
+constexpr base::KeepAlive kClientKeepAlive{.idle = std::chrono::seconds(10),
+                                           .interval = std::chrono::seconds(5)};
 
 std::string handshake_text(const TcpStoreOptions& options) {
   return cat("The handshake with the store at ", options.endpoint.text());
@@ -85,7 +86,7 @@ Result<Connected> try_address(const base::SocketAddress& address, const TcpStore
   if (auto local = try_local(address, options)) return open_local(std::move(*local), options, soon);
   LOCKSTEP_ASSIGN(auto socket,
                   base::connect_to(address, deadline.at_most(kTimePerAddress), base::OnRefused::kFail));
-  base::watch_connection(socket.get(), kKeepAlive);
+  base::watch_connection(socket.get(), kClientKeepAlive);
   return open_tcp(std::move(socket), options, soon);
 }
 

@@ -25,7 +25,7 @@ using ::lockstep::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string text(const Result<Buffer>& value) { return value.ok() ? std::string(text_of(*value)) : "error"; }
+std::string told(const Result<Buffer>& value) { return value.ok() ? std::string(text_of(*value)) : "error"; }
 
 // A store that works, to show that nothing else harmed it.
 class Bystander {
@@ -33,7 +33,7 @@ class Bystander {
   explicit Bystander(const TestServer& server) : store_(server.connect()) {}
   ~Bystander() {
     EXPECT_OK(store_->set("bystander", bytes_of("unharmed")));
-    EXPECT_EQ(text(store_->get("bystander")), "unharmed");
+    EXPECT_EQ(told(store_->get("bystander")), "unharmed");
   }
 
  private:
@@ -294,8 +294,8 @@ TEST(TcpServer, ServesSeveralJobsOnOnePort) {
     const auto ours = server.connect(local);
     ASSERT_OK(ours->set("key", bytes_of("ours")));
     ASSERT_OK(theirs->set("key", bytes_of("theirs")));
-    EXPECT_EQ(text(ours->get("key")), "ours");
-    EXPECT_EQ(text(theirs->get("key")), "theirs");
+    EXPECT_EQ(told(ours->get("key")), "ours");
+    EXPECT_EQ(told(theirs->get("key")), "theirs");
   }
 }
 

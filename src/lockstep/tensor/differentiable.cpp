@@ -18,7 +18,7 @@ struct Kept : torch::CustomClassHolder {
   Derivative derivative;
 };
 
-struct Step : torch::autograd::Function<Step> {
+struct RecordedStep : torch::autograd::Function<RecordedStep> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 at::TensorList /*inputs*/,
                                                 const std::function<std::vector<at::Tensor>()>& forward,
@@ -45,7 +45,7 @@ bool records(const std::vector<at::Tensor>& inputs) {
 std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& inputs,
                                        const std::function<std::vector<at::Tensor>()>& forward,
                                        Derivative derivative) {
-  if (records(inputs)) return Step::apply(at::TensorList(inputs), forward, std::move(derivative));
+  if (records(inputs)) return RecordedStep::apply(at::TensorList(inputs), forward, std::move(derivative));
   const at::NoGradGuard no_grad;
   return forward();
 }

@@ -41,19 +41,19 @@ void for_each_element(const at::Tensor& tensor, const Visit& visit) {
 }
 
 // What an element lies apart from another one of the same tensor, in bytes, with the largest stride first.
-struct Step {
+struct Extent {
   std::int64_t stride;
   std::int64_t size;
 };
 
 // Nothing unless each step is larger than all that the smaller ones reach together.
-std::optional<std::vector<Step>> nested_steps(const at::Tensor& tensor) {
-  std::vector<Step> steps;
+std::optional<std::vector<Extent>> nested_steps(const at::Tensor& tensor) {
+  std::vector<Extent> steps;
   const auto element = static_cast<std::int64_t>(tensor.element_size());
   for (std::int64_t d = 0; d < tensor.dim(); ++d) {
     if (tensor.size(d) > 1) steps.push_back({tensor.stride(d) * element, tensor.size(d)});
   }
-  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.stride > b.stride; });
+  std::sort(steps.begin(), steps.end(), [](const Extent& a, const Extent& b) { return a.stride > b.stride; });
   std::int64_t reach = element - 1;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (step->stride <= reach) return std::nullopt;
@@ -63,7 +63,7 @@ std::optional<std::vector<Step>> nested_steps(const at::Tensor& tensor) {
 }
 
 // Whether two elements that are `apart` plus some of the steps share a byte.
-bool meet(std::span<const Step> steps, std::int64_t apart, std::int64_t element) {
+bool meet(std::span<const Extent> steps, std::int64_t apart, std::int64_t element) {
   if (steps.empty()) return std::abs(apart) < element;
   const auto [stride, size] = steps.front();
   const std::int64_t whole = apart / stride;

@@ -98,7 +98,7 @@ void from_whomever(Groups& groups, SupportTable& /*table*/) {
 }
 
 // A callback comes though nobody waits.
-void callbacks(Groups& groups, SupportTable& /*table*/) {
+void message_callbacks(Groups& groups, SupportTable& /*table*/) {
   Backend& group = groups.group();
   const int n = group.size().value;
   std::vector<int> in{-1};
@@ -184,7 +184,7 @@ std::vector<BackendCase> message_cases() {
           {"Message", "IsMatchedByItsTag", tags},
           {"Message", "ArrivesAfterTheOneBefore", one_after_the_other},
           {"Message", "MayComeFromWhomever", from_whomever},
-          {"Message", "HasACallbackThoughNobodyWaits", callbacks},
+          {"Message", "HasACallbackThoughNobodyWaits", message_callbacks},
           {"Message", "OfAnotherSizeIsRefused", sizes_that_differ, "a message of another size is refused"},
           {"Message", "AReceiveThatGivesUpIsWithdrawn", withdrawn, "a receive that gives up is withdrawn"},
           {"Message", "NeedsAPeerOfTheGroup", wrong_peer}};

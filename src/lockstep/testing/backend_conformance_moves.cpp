@@ -93,7 +93,7 @@ class Move {
 constexpr OpKind kMoves[] = {OpKind::kBroadcast, OpKind::kAllGather, OpKind::kGather, OpKind::kScatter,
                              OpKind::kAllToAll};
 
-void every_type(Groups& groups, SupportTable& table) {
+void every_type_moves(Groups& groups, SupportTable& table) {
   for (const OpKind kind : kMoves) {
     for (int t = 0; t < collective::kDTypes; ++t) {
       const auto type = static_cast<DType>(t);
@@ -151,7 +151,7 @@ Buffer pattern(std::size_t size, int from, int to, std::size_t buffer) {
 }
 
 std::vector<BackendCase> move_cases() {
-  return {{"Move", "OfEveryType", every_type},
+  return {{"Move", "OfEveryType", every_type_moves},
           {"Move", "FromAndToEveryRootInAnySize", every_root},
           {"Move", "OfUnevenSizes", uneven},
           {"Move", "OfSeveralBuffersAtOnce", coalesced}};

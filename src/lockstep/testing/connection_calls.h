@@ -1,6 +1,7 @@
 // Operations of a transport as futures, for tests.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <future>
 #include <memory>
@@ -25,6 +26,9 @@ StatusFuture recv(transport::Connection& connection, ByteSpan bytes, const Deadl
 ConnectionFuture connect(transport::Transport& from, const transport::Target& target,
                          const Deadline& deadline);
 ConnectionFuture accept(transport::Listener& listener, const Deadline& deadline);
+
+// For what comes at once, on a machine that may do other things.
+inline Deadline soon() { return Clock::steady().in(std::chrono::minutes(5)); }
 
 transport::Identity identity_of(int rank, WorldSize world = WorldSize(2));
 

@@ -28,7 +28,7 @@ constexpr std::size_t kSizes[] = {0, 1, 4096, (64U << 10) - 1, 64U << 10, (64U <
 std::byte mark(int from, std::size_t number) {
   return static_cast<std::byte>(static_cast<std::size_t>(from) * 31 + number * 7 + 1);
 }
-bool all_are(ByteView bytes, std::byte value) {
+bool all_bytes_are(ByteView bytes, std::byte value) {
   return std::ranges::all_of(bytes, [value](std::byte byte) { return byte == value; });
 }
 
@@ -64,7 +64,7 @@ TEST(Mail, CarriesManyMessagesBothWaysOnSeveralThreads) {
           if (!work->wait().ok()) ++wrong;
         }
         for (const Buffer& buffer : in) {
-          if (!all_are(buffer, mark(peer.value, tag + buffer.size()))) ++wrong;
+          if (!all_bytes_are(buffer, mark(peer.value, tag + buffer.size()))) ++wrong;
         }
       }
     };
@@ -95,7 +95,7 @@ TEST(Mail, MovesMessagesThatNobodyWaitsFor) {
       std::promise<Status> told;
       group.recv(Rank{0}, 1, in)->on_complete([&](const Status& status) { told.set_value(status); });
       EXPECT_OK(told.get_future().get());
-      EXPECT_TRUE(all_are(in, mark(0, 1)));
+      EXPECT_TRUE(all_bytes_are(in, mark(0, 1)));
       ASSERT_OK(barrier(group));
     }));
   }
@@ -120,7 +120,7 @@ TEST(Mail, SmallMessagesNeedNoReceiver) {
       const WorkPtr received = group.recv({}, 1, bytes);
       while (!received->is_completed()) std::this_thread::yield();
       ASSERT_OK(received->status());
-      ASSERT_TRUE(all_are(bytes, mark(0, i)));
+      ASSERT_TRUE(all_bytes_are(bytes, mark(0, i)));
     }
     ASSERT_OK(barrier(group));
   }));
@@ -312,7 +312,7 @@ TEST(MailOfProcesses, AfterAShrinkMessagesGoOnWithoutTheOneThatComesBack) {
       const WorkPtr received = (*left)->recv({}, 1, bytes);
       ASSERT_OK((*left)->send(peer, 1, out)->wait());
       ASSERT_OK(received->wait());
-      ASSERT_TRUE(all_are(bytes, mark(peer.value, i)));
+      ASSERT_TRUE(all_bytes_are(bytes, mark(peer.value, i)));
     }
     ASSERT_OK(barrier(**left));
     if (!::testing::Test::HasFailure()) survivors.add();

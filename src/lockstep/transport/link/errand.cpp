@@ -9,7 +9,7 @@
 namespace lockstep::transport::link {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x4c4c4b4c;  // "LKLL"
+constexpr std::uint32_t kErrandMagic = 0x4c4c4b4c;  // "LKLL"
 constexpr std::size_t kChecked = kErrandSize - 4;
 
 }  // namespace
@@ -17,7 +17,7 @@ constexpr std::size_t kChecked = kErrandSize - 4;
 std::array<std::byte, kErrandSize> write_errand(const Errand& errand) {
   Buffer bytes;
   base::ByteWriter out(bytes);
-  out.integer(kMagic);
+  out.integer(kErrandMagic);
   out.integer(errand.group);
   out.integer(errand.stream);
   out.integer(static_cast<std::uint16_t>(errand.kind));
@@ -38,7 +38,7 @@ Result<Errand> parse_errand(std::span<const std::byte, kErrandSize> bytes) {
   const bool fits =
       kind == static_cast<std::uint16_t>(ErrandKind::kLink) ||
       (kind == static_cast<std::uint16_t>(ErrandKind::kNews) && errand.stream <= base::kMaxStatusSize);
-  if (magic != kMagic || !fits || crc != base::crc32c(bytes.first<kChecked>())) {
+  if (magic != kErrandMagic || !fits || crc != base::crc32c(bytes.first<kChecked>())) {
     return Status::disconnected("it does not say what it comes for", {.failure = Failure::kCorruptFrame});
   }
   errand.kind = static_cast<ErrandKind>(kind);

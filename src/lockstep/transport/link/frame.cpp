@@ -8,7 +8,7 @@
 namespace lockstep::transport::link {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x52464b4c;  // "LKFR"
+constexpr std::uint32_t kFrameMagic = 0x52464b4c;  // "LKFR"
 
 // As it lies in memory; the supported machines are little-endian.
 struct Raw {
@@ -35,7 +35,7 @@ Status corrupt(std::string_view what) {
 }  // namespace
 
 Header write_header(const Frame& frame) {
-  const Raw raw{.magic = kMagic,
+  const Raw raw{.magic = kFrameMagic,
                 .kind = static_cast<std::uint8_t>(frame.kind),
                 .more = static_cast<std::uint8_t>(frame.more),
                 .reserved = {},
@@ -55,7 +55,7 @@ Result<Frame> parse_header(const Header& header) {
   Raw raw;
   std::memcpy(&raw, header.data(), sizeof(raw));
   if (raw.header_crc != crc_of(header)) return corrupt("the checksum of its header is wrong");
-  if (raw.magic != kMagic) return corrupt("it does not begin as a frame does");
+  if (raw.magic != kFrameMagic) return corrupt("it does not begin as a frame does");
   if (raw.kind < static_cast<std::uint8_t>(FrameKind::kData) ||
       raw.kind > static_cast<std::uint8_t>(FrameKind::kWaiting)) {
     return corrupt(cat("its kind is ", static_cast<int>(raw.kind)));

@@ -29,6 +29,9 @@ using transport::faulty::Faults;
 using transport::inproc::InprocNetwork;
 using transport::messages::Messenger;
 
+// Too large to be sent before it is asked for.
+inline constexpr std::size_t kLarge = transport::messages::kEagerLimit + 1;
+
 // What the transports of a world are.
 struct Medium {
   std::string name = {};

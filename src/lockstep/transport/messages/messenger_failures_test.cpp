@@ -16,9 +16,6 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using transport::messages::kEagerLimit;
-
-constexpr std::size_t kLarge = kEagerLimit + 1;
 
 // A message there and back: what was sent or said before has arrived.
 void meet(Ranks& ranks, int one, int other) {

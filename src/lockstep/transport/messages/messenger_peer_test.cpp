@@ -12,9 +12,6 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using transport::messages::kEagerLimit;
-
-constexpr std::size_t kLarge = kEagerLimit + 1;
 
 TEST_F(HigherPeer, ALargeMessageAsksAndComesInPiecesWhenItMayGo) {
   const Buffer large = pattern(300'000, 1);

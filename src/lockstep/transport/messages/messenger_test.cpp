@@ -10,8 +10,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using transport::messages::kEagerLimit;
 
-constexpr std::size_t kLarge = kEagerLimit + 1;
-
 class MessengerTest : public ::testing::TestWithParam<Medium> {
  protected:
   WorldSettings settings() const { return {.medium = GetParam()}; }

@@ -26,8 +26,6 @@ constexpr std::size_t kSize = 5000;
 // What the server sends before its first data: hello, verdict, introduction.
 constexpr std::uint64_t kOpeningToClient = 72 + 8 + 30;
 
-Deadline soon() { return Clock::steady().in(std::chrono::minutes(5)); }
-
 // Accepts every connection, and keeps what became of one operation on each.
 class Server {
  public:

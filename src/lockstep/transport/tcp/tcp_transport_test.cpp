@@ -28,8 +28,6 @@ using transport::Protection;
 using transport::tcp::TcpTransport;
 using transport::tcp::TcpTransportOptions;
 
-Deadline soon() { return Clock::steady().in(std::chrono::minutes(5)); }
-
 const base::Endpoint kLoopback{.host = "127.0.0.1", .port = 0};
 
 class TcpTransportTest : public ::testing::Test {
