@@ -4,6 +4,7 @@
 # A dependency is the name of a layer ("base", which is the target lockstep_base) or a target ("OpenSSL::Crypto").
 
 include(GNUInstallDirs)
+include(LockstepBatches)
 include(LockstepPrecompiled)
 
 # All layers that are installed, all fuzzers, and their headers each by itself, as targets to build by name.
@@ -53,6 +54,7 @@ function(lockstep_library)
       PUBLIC ${deps} Threads::Threads
       PRIVATE ${private_deps} $<BUILD_INTERFACE:lockstep_warnings>)
     target_compile_options(${target} PRIVATE -Wconversion)
+    lockstep_read_in_batches(${target})
     if(arg_FOR_TESTS)
       lockstep_compile_as_test(${target})
     elseif(arg_PRECOMPILED)
@@ -104,7 +106,8 @@ function(lockstep_library)
 endfunction()
 
 # Each public header compiles alone, with what its library gives to the one who links it: a part of make check. One on
-# libtorch compiles after ATen/core/Tensor.h, which it would read itself, and is a part of make test.
+# libtorch compiles after ATen/core/Tensor.h, which it would read itself, and is a part of the preset dev: it takes as long
+# as a test, and tests/checks compiles all of them after torch/torch.h.
 function(lockstep_check_headers_alone name)
   set(units "")
   foreach(header IN LISTS ARGN)
@@ -119,7 +122,7 @@ function(lockstep_check_headers_alone name)
   get_target_property(links lockstep_${name} LINK_LIBRARIES)
   if("Libtorch::libtorch" IN_LIST links)
     lockstep_use_precompiled(lockstep_${name}_headers_alone lockstep_torch_library_headers)
-    if(LOCKSTEP_TESTS)
+    if(LOCKSTEP_TESTS AND NOT LOCKSTEP_BATCHES)
       set_target_properties(lockstep_${name}_headers_alone PROPERTIES EXCLUDE_FROM_ALL FALSE)
     endif()
   endif()
@@ -134,29 +137,47 @@ if(LOCKSTEP_SANITIZE)
 endif()
 
 # lockstep_test(NAME status_test SRCS status_test.cpp [DEPS ...] TIMEOUT seconds [LABELS ...] [ENV A=1 ...]
-#               [ARGS ...] [OWN_MAIN] [SERIAL] [WAITS])
+#               [ARGS ...] [ALONE] [OWN_MAIN] [SERIAL] [WAITS])
 #
-# A GoogleTest program and the ctest that runs it. TIMEOUT is in seconds on a plain build, 400 at least: it ends what
-# hangs, and nothing that is slow. OWN_MAIN: the sources have a main(). SERIAL: runs with no other test beside it, but
-# under a sanitizer. WAITS: spends its time waiting.
+# Tests of GoogleTest and the ctest that runs them, as a process of its own. TIMEOUT is in seconds on a plain build, 400 at
+# least: it ends what hangs, and nothing that is slow. The tests of a folder are one program, tests/<folder>_tests, which
+# is compiled in a third of the time (testing/tests_main.cpp); its DEPS are those of all. ALONE: a program of its own,
+# tests/<name>, for sources that define what others must not have (operator new, a function of libc, the same names) or
+# that run tests of a library. OWN_MAIN: so is one whose sources have a main(). SERIAL: runs with no other test beside it,
+# but under a sanitizer. WAITS: spends its time waiting.
 function(lockstep_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "OWN_MAIN;SERIAL;WAITS" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;OWN_MAIN;SERIAL;WAITS" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV;ARGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_TIMEOUT)
     message(FATAL_ERROR "lockstep_test(${arg_NAME}): needs NAME and TIMEOUT; bad: ${arg_UNPARSED_ARGUMENTS}")
   endif()
   if(NOT LOCKSTEP_TESTS)
     return()
   endif()
-  lockstep_resolve_deps(deps ${arg_DEPS})
-  add_executable(${arg_NAME} ${arg_SRCS})
-  target_link_libraries(${arg_NAME} PRIVATE ${deps} GTest::gmock lockstep_warnings)
-  lockstep_compile_as_test(${arg_NAME})
-  if(NOT arg_OWN_MAIN)
-    target_link_libraries(${arg_NAME} PRIVATE GTest::gmock_main)
+  if(arg_ALONE OR arg_OWN_MAIN)
+    set(program ${arg_NAME})
+  else()
+    file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+    string(REGEX REPLACE "^(src/lockstep|tools|tests)/" "" folder "${folder}")
+    string(MAKE_C_IDENTIFIER "${folder}_tests" program)
+    list(TRANSFORM arg_SRCS PREPEND --file= OUTPUT_VARIABLE files)
+    list(PREPEND arg_ARGS ${files})
   endif()
-  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/src")
-  set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${arg_ARGS})
+  lockstep_resolve_deps(deps ${arg_DEPS})
+  if(TARGET ${program})
+    target_sources(${program} PRIVATE ${arg_SRCS})
+    target_link_libraries(${program} PRIVATE ${deps})
+  else()
+    add_executable(${program} ${arg_SRCS})
+    target_link_libraries(${program} PRIVATE ${deps} GTest::gmock lockstep_warnings)
+    lockstep_compile_as_test(${program})
+    lockstep_read_in_batches(${program})
+    if(NOT arg_OWN_MAIN)
+      target_link_libraries(${program} PRIVATE lockstep_tests_main)
+    endif()
+    target_include_directories(${program} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  endif()
+  add_test(NAME ${arg_NAME} COMMAND ${program} ${arg_ARGS})
   lockstep_test_properties(${arg_NAME} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_ENV}" ${arg_SERIAL} ${arg_WAITS})
 endfunction()
 
@@ -224,6 +245,7 @@ function(lockstep_executable)
   endif()
   lockstep_resolve_deps(deps ${arg_DEPS})
   add_executable(${arg_NAME} ${arg_SRCS})
+  lockstep_read_in_batches(${arg_NAME})
   target_link_libraries(${arg_NAME} PRIVATE ${deps} lockstep_warnings)
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_compile_definitions(${arg_NAME} PRIVATE LOCKSTEP_VERSION="${PROJECT_VERSION}")

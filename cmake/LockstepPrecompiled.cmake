@@ -33,20 +33,6 @@ function(lockstep_use_precompiled target name)
   endif()
 endfunction()
 
-# lockstep_read_together(target a.cpp b.cpp ...)
-#
-# Sources that are one file for the compiler: what they all include of libtorch is most of what each would cost, and too
-# much to precompile for those that do without. No two of them may have one name in their unnamed namespaces.
-function(lockstep_read_together target)
-  if(NOT TARGET ${target})
-    return()
-  endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  list(GET ARGN 0 name)
-  string(MAKE_C_IDENTIFIER "${name}" name)
-  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${name})
-endfunction()
-
 # How tests are compiled, and what only they link: what is run once need not be fast. `target` is a program or a static
 # library that has been given what it links.
 function(lockstep_compile_as_test target)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs clang-tidy on the C++ files that changed.
 
-    tools/tidy.py [--build build/fuzz] [--torch build/release] [--seconds 300] [--all]
+    tools/tidy.py [--build build/fuzz] [--torch build/dev] [--seconds 300] [--all]
 
 The commands are those of --build, which clang has made. It has no torch: TORCH_FOLDERS are read if --torch names a build
-that has it, whatever its compiler.
+that has it and compiles file by file, whatever its compiler.
 
 What changed: against the merge base with origin/main; where that is HEAD itself, against HEAD~1; in a repository with
 one commit, everything. Uncommitted files count. A header that changed brings the sources of its folder that include

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <thread>
 
 #include "lockstep/base/bytes.h"
@@ -225,7 +226,8 @@ TEST(ListenOn, ATakenPortNamesTheOtherProcess) {
   const Status status = listen_on(address("::1", port)).status();
   EXPECT_EQ(status.failure(), Failure::kPortTaken);
   EXPECT_EQ(status.cause().pid, child);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(cat("is taken by pid ", child, " (net_test)")));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(cat("is taken by pid ", child, " (", program_invocation_short_name, ")")));
   // A listener of that port on another address, which nobody else uses, is not the one in the way.
   EXPECT_TRUE(listen_on(address("127.3.5.7", port)).ok());
   finish_write.reset();
