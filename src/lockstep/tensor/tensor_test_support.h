@@ -20,10 +20,12 @@
 
 namespace lockstep::tensor {
 
-// Runs `body` on every rank, after init_process_group().
+// Runs `body` on every rank, after init_process_group(). Random numbers are the same in every run, and others
+// on every rank.
 inline void run_world(int size, const std::function<void(int rank)>& body) {
   EXPECT_OK(testing::ProcessWorld(size, std::chrono::minutes(3)).run([&](const SpawnedRank& rank) {
     const auto world = init_process_group({.environment = rank.environment});
+    at::manual_seed(static_cast<std::uint64_t>(rank.rank.value));
     body(rank.rank.value);
   }));
 }
