@@ -151,6 +151,7 @@ class Exchange {
                                      .rank = static_cast<std::uint32_t>(rank_of(what_.index).value)},
                                     what_.secret);
     LOCKSTEP_TRY(base::send_all(socket.get(), handshake.hello(), deadline_, "sending a hello"));
+    LOCKSTEP_TRY(await_first_answer(socket.get()));
     std::array<std::byte, base::kServerHelloSize> hello{};
     LOCKSTEP_TRY(base::recv_all(socket.get(), hello, deadline_, "waiting for a hello"));
     LOCKSTEP_ASSIGN(const auto proof, handshake.on_server_hello(hello));
@@ -225,6 +226,15 @@ class Exchange {
       return {.verdict = base::Verdict::kDuplicateRank, .secret = {}};
     }
     return {.verdict = base::Verdict::kAccepted, .secret = what_.secret};
+  }
+
+  // It may be long in coming: who listens takes others' connections first, or is still meeting ranks itself.
+  Status await_first_answer(int socket) const {
+    pollfd answered{.fd = socket, .events = POLLIN, .revents = 0};
+    while (!deadline_.expired() && ::poll(&answered, 1, deadline_.at_most(kLookPeriod).poll_millis()) <= 0) {
+      if (what_.look) LOCKSTEP_TRY(what_.look());
+    }
+    return {};
   }
 
   static Status refusal(const base::ServerHandshake& handshake) {

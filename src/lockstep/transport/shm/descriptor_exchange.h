@@ -29,7 +29,7 @@ struct DescriptorExchange {
   Secret secret = Secret::insecure();
   int descriptor = -1;        // stays the caller's
   std::string name = "heap";  // where they meet in the store; used once
-  store::Look look = {};      // what ends the wait for members that have not come
+  store::Look look = {};      // what ends the wait for members that have not come, or do not answer
 };
 
 // One descriptor for each other member, in the order of `members`; an empty one at our own place. kTimeout

@@ -129,15 +129,21 @@ TEST(Domain, AStrangerThatComesAgainAndAgainIsLoggedOnce) {
   EXPECT_EQ(log.find("refused a process", line + 1), std::string::npos) << log;
 }
 
-// As one does that takes us for too slow.
-TEST(Domain, AMemberThatClosesInTheMiddleOfTheHelloIsAskedAgain) {
-  const std::string name = cat("lockstep-domain-test-", ::getpid());
+// In the place of a member's own.
+UniqueFd listen_at(const std::string& name) {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
-  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(listener.get(), 8), 0);
+  return listener;
+}
+
+// As one does that takes us for too slow.
+TEST(Domain, AMemberThatClosesInTheMiddleOfTheHelloIsAskedAgain) {
+  const std::string name = cat("lockstep-domain-test-", ::getpid());
+  const UniqueFd listener = listen_at(name);
   std::atomic<bool> again = false;
   std::thread porter([&] {
     for (int i = 0; i < 2; ++i) {
@@ -155,6 +161,18 @@ TEST(Domain, AMemberThatClosesInTheMiddleOfTheHelloIsAskedAgain) {
   EXPECT_EQ(domain.status().code(), Code::kAborted) << domain.status().text();
   ::shutdown(listener.get(), SHUT_RDWR);  // where it did not
   porter.join();
+}
+
+TEST(Domain, AMemberThatListensAndNeverAnswersDoesNotKeepWhatElseFailsFromBeingHeard) {
+  const std::string name = cat("lockstep-domain-test-", ::getpid());
+  const UniqueFd listener = listen_at(name);
+  store::HashStore store;
+  DomainOptions options = options_for(1, 2, Secret::generate());
+  int looks = 0;
+  options.look = [&looks] { return ++looks > 2 ? Status::aborted("another rank died") : Status(); };
+  ASSERT_OK(store.set(cat("heap/", options.members[0]), bytes_of(name)));
+  const auto domain = Domain::join(options, store, Clock::steady().in(60s));
+  EXPECT_EQ(domain.status().code(), Code::kAborted) << domain.status().text();
 }
 
 }  // namespace
