@@ -39,9 +39,20 @@ class TorchSide {
     std::int64_t add(const std::string& key, std::int64_t amount) { return store_->add(key, amount); }
     bool check(const std::string& key) { return store_->check({key}); }
     void wait(const std::string& key) { store_->wait({key}); }
-    void barrier(const std::string& key, int size) { store_->barrier(key, size, store_->getTimeout()); }
+    void barrier(const std::string& key, int size) { barrier(*store_, key, size); }
 
    private:
+    // torch 2.11 has no barrier in its stores; this is what its init_process_group() does.
+    template <typename Store>
+    static void barrier(Store& store, const std::string& key, int size) {
+      if constexpr (requires { store.barrier(key, size, store.getTimeout()); }) {
+        store.barrier(key, size, store.getTimeout());
+      } else {
+        if (store.add(key, 1) == size) store.set(key + "/all", std::vector<std::uint8_t>{1});
+        store.wait({key + "/all"});
+      }
+    }
+
     c10::intrusive_ptr<c10d::TCPStore> store_;
   };
 

@@ -143,15 +143,15 @@ class Training:
     def __init__(self, model, option, batch, tuned):
         self.net = make_net(model)
         self.accumulates = option == "no_sync"
-        skips = option == "skip_all_reduce_unused_params"
-        searches = option == "find_unused_parameters" or skips
+        searches = option in ("find_unused_parameters", "skip_all_reduce_unused_params")
         # static_graph looks for unused parameters in the first pass only, and is not for no_sync().
         static = option == "static_graph" or (tuned and option != "no_sync" and not searches)
+        # Not every torch has these.
+        newer = {"skip_all_reduce_unused_params": True, "batched_grad_copy": True, "bucket_cap_mb_list": BUCKET_CAPS}
         self.model = DistributedDataParallel(self.net, find_unused_parameters=searches,
                                              gradient_as_bucket_view=tuned and option != "no_bucket_view",
-                                             static_graph=static, skip_all_reduce_unused_params=skips,
-                                             bucket_cap_mb_list=BUCKET_CAPS if option == "bucket_cap_mb_list" else None,
-                                             batched_grad_copy=option == "batched_grad_copy")
+                                             static_graph=static,
+                                             **({option: newer[option]} if option in newer else {}))
         if option.endswith("_compress_hook"):
             hook = getattr(default_hooks, option)
             # That of bf16 is refused by its name where there is no CUDA; gloo reduces what it gives.
