@@ -6,8 +6,8 @@
 An operation is timed in batches: from the last rank in to the last rank out, by the number of calls. Each round
 measures all sides, in every other round the other way round; the ratio is of one round's two medians. Every batch has
 data of its own, and is verified: every element of a sum, and after steps of training that all ranks have the same
-weights. A step is forward, backward and the optimizer's; gloo_tuned is gloo with gradient_as_bucket_view and
-static_graph. The JSON is that of `lockstep bench`, but for what the core alone can tell of a step: its overlap.
+weights. A step is forward, backward and the optimizer's; `tuned` is DDP with gradient_as_bucket_view and static_graph,
+on both sides. The JSON is that of `lockstep bench`, but for what the core alone can tell of a step: its overlap.
 """
 
 import argparse
@@ -28,8 +28,8 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "B": 1}
 MODELS = {"mlp": ([256, 256, 256, 10], 64), "deep": ([512] * 9 + [10], 128), "wide": ([2048, 2048, 2048, 10], 16)}
 BATCH_SECONDS = 0.005
 BATCH_BYTES = 64 << 20  # at most
-TUNED = {"gradient_as_bucket_view": True, "static_graph": True}
-PEERS = ("gloo", "gloo_tuned")
+DDP_OPTIONS = {"default": {}, "tuned": {"gradient_as_bucket_view": True, "static_graph": True}}
+SIDES = ("lockstep", "gloo")
 
 
 def bytes_of(text):
@@ -168,36 +168,36 @@ def in_turns(sides, works, options):
 
 
 def row_of(sides, **what):
-    ours, *peers = sides
+    ours, peer = sides
     right = torch.tensor([int(side.verified) for side in sides])
     dist.all_reduce(right, op=dist.ReduceOp.MIN)
     row = {**what, "nproc": dist.get_world_size(), "hosts": 1, "dtype": "float32",
            "median_us": statistics.median(ours.micros), "cpu_s": statistics.median(ours.cpu_s),
-           "verified": bool(right.all()), "peers": {}}
-    for peer in peers:
-        ratios = [theirs / mine for theirs, mine in zip(peer.micros, ours.micros)]
-        row["peers"][peer.name] = {"median_us": statistics.median(peer.micros), "ratio": statistics.median(ratios),
-                                   "ratio_low": min(ratios), "ratio_high": max(ratios)}
+           "verified": bool(right.all())}
+    ratios = [theirs / mine for theirs, mine in zip(peer.micros, ours.micros)]
+    row["peers"] = {peer.name: {"median_us": statistics.median(peer.micros), "ratio": statistics.median(ratios),
+                                "ratio_low": min(ratios), "ratio_high": max(ratios)}}
     return row
 
 
 def all_reduce_row(size, groups, options):
-    sides = [Side(name, groups[name]) for name in ("lockstep", "gloo")]
+    sides = [Side(name, groups[name]) for name in SIDES]
     in_turns(sides, [AllReduces(size, side.group) for side in sides], options)
     row = row_of(sides, op="all_reduce", bytes=size, peer_dtype="float32", memory="foreign")
     rate, world = size / row["median_us"] / 1e3, dist.get_world_size()
     return {**row, "algbw_gbs": rate, "busbw_gbs": rate * 2 * (world - 1) / world}
 
 
-def step_row(model, groups, options):
-    sides = [Side(name, group) for name, group in groups.items()]
-    works = [Steps(model, side.group, TUNED if side.name == "gloo_tuned" else {}) for side in sides]
+def step_row(case, groups, options):
+    model, option = case
+    sides = [Side(name, groups[name]) for name in SIDES]
+    works = [Steps(model, side.group, DDP_OPTIONS[option]) for side in sides]
     losses = [work.losses() for work in works]
     for side, theirs in zip(sides, losses):
         side.verified = theirs.allclose(losses[0], rtol=1e-3)
     in_turns(sides, works, options)
     size = sum(parameter.numel() * parameter.element_size() for parameter in works[0].model.parameters())
-    return row_of(sides, op="ddp", model=model, option="default", batch=works[0].rows, bytes=size,
+    return row_of(sides, op="ddp", model=model, option=option, batch=works[0].rows, bytes=size,
                   threads=torch.get_num_threads())
 
 
@@ -205,8 +205,9 @@ def run_rank(rank, world, options, folder):
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
     dist.init_process_group("lockstep", init_method=f"file://{folder}/job", rank=rank, world_size=world)
     gloo = dist.new_group(backend="gloo")
-    groups = {"lockstep": dist.group.WORLD, "gloo": gloo, "gloo_tuned": gloo}
-    cases = [(all_reduce_row, bytes_of(text)) for text in options.sizes] + [(step_row, name) for name in options.models]
+    groups = {"lockstep": dist.group.WORLD, "gloo": gloo}
+    cases = [(all_reduce_row, bytes_of(text)) for text in options.sizes]
+    cases += [(step_row, (name, option)) for name in options.models for option in DDP_OPTIONS]
     for case, of in cases:
         row = case(of, groups, options)
         if rank == 0:
@@ -219,21 +220,17 @@ def rows_in(folder):
     return [json.loads(line) for line in pathlib.Path(folder, "rows").read_text(encoding="utf-8").splitlines()]
 
 
-def cells_of(peer):
-    if peer is None:
-        return f" {'-':>13} {'-':>8} {'-':>13}"
-    return f" {peer['median_us']:13.1f} {peer['ratio']:8.2f} {peer['ratio_low']:7.2f}-{peer['ratio_high']:.2f}"
-
-
 def head():
-    columns = "".join(f" {name + ' us':>13} {'ratio':>8} {'low-high':>13}" for name in PEERS)
-    return f"{'':20} {'ranks':>5} {'us':>11} {'cpu us':>11} {'ok':>4}{columns}"
+    return f"{'':20} {'ranks':>5} {'us':>11} {'cpu us':>11} {'ok':>4} {'gloo us':>11} {'ratio':>8} {'low-high':>13}"
 
 
 def line_of(row):
-    name = f"{row['op']} {row.get('model', row['bytes'])}"
+    name, gloo = f"{row['op']} {row.get('model', row['bytes'])}", row["peers"]["gloo"]
+    if row.get("option") == "tuned":
+        name += " tuned"
     return (f"{name:20} {row['nproc']:5} {row['median_us']:11.1f} {row['cpu_s'] * 1e6:11.1f} "
-            f"{'yes' if row['verified'] else 'NO':>4}" + "".join(cells_of(row["peers"].get(peer)) for peer in PEERS))
+            f"{'yes' if row['verified'] else 'NO':>4} {gloo['median_us']:11.1f} {gloo['ratio']:8.2f} "
+            f"{gloo['ratio_low']:7.2f}-{gloo['ratio_high']:.2f}")
 
 
 def words(text):

@@ -148,9 +148,10 @@ class BenchTest(unittest.TestCase):
     def test_rows_are_those_of_the_communication_bench(self):
         printed, rows, ended = measured()
         self.assertIsNone(ended)
-        self.assertEqual([(row["op"], row["nproc"], row["bytes"], list(row["peers"])) for row in rows],
-                         [("all_reduce", 2, 4096, ["gloo"]),
-                          ("ddp", 2, 4 * (2 * (256 * 256 + 256) + 256 * 10 + 10), ["gloo", "gloo_tuned"])])
+        gradients = 4 * (2 * (256 * 256 + 256) + 256 * 10 + 10)
+        self.assertEqual([(row["op"], row["nproc"], row["bytes"], row.get("option"), list(row["peers"])) for row in rows],
+                         [("all_reduce", 2, 4096, None, ["gloo"]), ("ddp", 2, gradients, "default", ["gloo"]),
+                          ("ddp", 2, gradients, "tuned", ["gloo"])])
         self.assertEqual(set(rows[0]), keys_of("collective_report.cpp"))
         self.assertEqual(set(rows[1]), keys_of("training_report.cpp") - {"overlap", "exposed_comm_us"})
         for row, line in zip(rows, printed.splitlines()[1:], strict=True):
