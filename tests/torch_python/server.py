@@ -112,13 +112,16 @@ def keep(client, path):
         os.setpgid(0, 0)
         program.run(peer, files, path)
     os.setpgid(pid, pid)  # whichever of both comes first
-    client.send(str(pid).encode())
+    tell(client, pid)
     ended = os.pidfd_open(pid)
     if ended not in select.select([ended, client], [], [])[0]:
         os.killpg(pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    tell(client, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def tell(client, number):
     try:
-        client.send(str(status).encode())
+        client.send(str(number).encode())
     except OSError:  # it has gone
         pass
 
