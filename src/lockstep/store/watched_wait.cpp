@@ -17,7 +17,7 @@ Status watched_wait(Store& store, Keys keys, const Deadline& deadline, const Loo
 
 Result<std::vector<Buffer>> watched_get(Store& store, Keys keys, const Deadline& deadline, const Look& look) {
   LOCKSTEP_TRY(watched_wait(store, keys, deadline, look));
-  return store.multi_get(keys, deadline);
+  return watched_call(deadline, look, [&](const Deadline& until) { return store.multi_get(keys, until); });
 }
 
 }  // namespace lockstep::store

@@ -45,5 +45,23 @@ TEST(WatchedWait, EndsAtItsDeadline) {
             Code::kTimeout);
 }
 
+TEST(WatchedCall, IsMadeAgainUntilItIsAnswered) {
+  int calls = 0;
+  const auto answer = watched_call(Clock::steady().in(30s), {}, [&](const Deadline& until) -> Result<int> {
+    if (++calls < 3) return Status::timeout("not yet");
+    EXPECT_FALSE(until.expired());
+    return calls;
+  });
+  ASSERT_OK(answer.status());
+  EXPECT_EQ(*answer, 3);
+}
+
+TEST(WatchedCall, EndsWithWhatTheLookFindsOrAtItsDeadline) {
+  const auto silent = [](const Deadline&) { return Status::timeout("no answer"); };
+  const auto lost = [] { return Status::disconnected("rank 0 died", {.failure = Failure::kPeerDied}); };
+  EXPECT_EQ(watched_call(Clock::steady().in(30s), lost, silent).failure(), Failure::kPeerDied);
+  EXPECT_EQ(watched_call(Clock::steady().in(10ms), {}, silent).code(), Code::kTimeout);
+}
+
 }  // namespace
 }  // namespace lockstep::store

@@ -298,9 +298,21 @@ Status NativeGroup::monitored_barrier(const OpOptions& options) {
     if (!parts_.communicator) return {};
     const Status met = collective::execute_elsewhere(
         *parts_.communicator, collective::fingerprint_of(call, parts_.id, sequence), deadline,
-        [&](const auto& look) { return barriers_.meet(sequence, deadline, look); });
+        [&](const auto& look) {
+          return barriers_.meet(sequence, deadline,
+                                {.look = look, .absent = [&] { return absent_from(sequence); }});
+        });
     return met.ok() ? met : fail(met);
   });
+}
+
+std::vector<Rank> NativeGroup::absent_from(std::uint64_t sequence) const {
+  std::vector<Rank> ranks = parts_.communicator->board().absent_from(sequence);
+  for (const Rank lost : parts_.lost()) {
+    if (!std::ranges::count(ranks, lost)) ranks.push_back(lost);
+  }
+  std::ranges::sort(ranks);
+  return ranks;
 }
 
 Status NativeGroup::failure() const {

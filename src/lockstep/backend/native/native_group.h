@@ -95,6 +95,9 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
   // An operation has ended the group; gives what this rank is told.
   Status fail(const Status& why);
+  // Members, ranks of the world, that are known without the store not to be in that operation: of this host,
+  // and who is lost.
+  std::vector<Rank> absent_from(std::uint64_t sequence) const;
   // After an operation: counts whom this rank has waited for; one rank of the host says whom its neighbours
   // wait for again and again.
   void look_for_straggler(std::uint64_t sequence);

@@ -345,6 +345,40 @@ TEST(WorldOfProcesses, ARankThatIsStoppedIsNamedByAllOthers) {
   expect_all_name(3, 3, SIGSTOP, Failure::kPeerUnreachable, Failure::kPeerUnreachable);
 }
 
+// Rank 0, which serves the store, is stopped: the others' barrier with two seconds of time ends soon after
+// them, long before anybody is taken for stopped.
+Status barrier_with_a_stopped_store(int first) {
+  Survivors survivors;
+  const Status status = ProcessWorld{3}.run([&](const SpawnedRank& rank) {
+    Survivors::stay();
+    const auto world = join_on_two_hosts(rank, first);
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank.value == 0) ::kill(::getpid(), SIGSTOP);
+    const base::TimePoint start = Clock::steady().now();
+    const Status late = world->group().monitored_barrier({.deadline = Clock::steady().in(kTogether)});
+    EXPECT_LT(Clock::steady().now() - start, 20s);
+    if (first > 1) {
+      EXPECT_THAT(late, StatusIs(Code::kTimeout, HasSubstr("rank 0 did not come")));
+      EXPECT_THAT(late.cause().missing, ElementsAre(Rank{0}));
+    } else {
+      EXPECT_EQ(late.failure(), Failure::kStoreLost) << late.text();  // who is on another host is not known
+    }
+    if (!::testing::Test::HasFailure()) survivors.add();
+    if (rank.rank.value == 0) return;
+    // The last one ends it, so that the world can end.
+    if (survivors.count() == 2) ::kill(world->rendezvous().members[0].pid, SIGKILL);
+  });
+  EXPECT_EQ(survivors.count(), 2);
+  return status;
+}
+
+TEST(WorldOfProcesses, AMonitoredBarrierEndsInTimeThoughTheRankThatServesTheStoreIsStopped) {
+  for (const int first : {3, 1}) {
+    EXPECT_THAT(barrier_with_a_stopped_store(first), StatusIs(Code::kDisconnected, HasSubstr("SIGKILL")));
+  }
+}
+
 TEST(WorldOfProcesses, ARankThatIsStoppedForAShortWhileIsNotLost) {
   EXPECT_OK(ProcessWorld{3}.run([](const SpawnedRank& rank) {
     const auto world = join_on_two_hosts(rank, 2, {.stall_after = 10s});

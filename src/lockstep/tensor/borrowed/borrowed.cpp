@@ -277,7 +277,7 @@ Status BorrowedGroup::monitored_barrier(const OpOptions& options) {
 }
 
 Status BorrowedGroup::meet(std::uint64_t sequence, const Deadline& deadline) {
-  if (who_.store()) return barriers_.meet(sequence, deadline, [this] { return failure(); });
+  if (who_.store()) return barriers_.meet(sequence, deadline, {.look = [this] { return failure(); }});
   try {
     c10d::BarrierOptions barrier;
     barrier.timeout = milliseconds_to(deadline);
