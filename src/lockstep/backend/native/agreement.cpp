@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <tuple>
+#include <type_traits>
 
 #include "lockstep/base/text.h"
 
@@ -10,6 +11,8 @@ namespace lockstep::backend {
 namespace {
 
 constexpr Duration kSlice = std::chrono::milliseconds(100);
+// The least time that the store has for an answer.
+constexpr Duration kAnswer = std::chrono::seconds(1);
 constexpr std::string_view kReady = "ready";
 constexpr std::string_view kFailed = "failed";
 constexpr std::string_view kGo = "go";
@@ -118,12 +121,41 @@ std::string Agreement::key(std::string_view what, Rank rank) const {
   return cat(options_.prefix, '/', what, '/', rank);
 }
 
+Status Agreement::no_answer(const Status& met) const {
+  return Status::disconnected(
+      cat("rank ", options_.rank, ": without the store nobody can shrink the world: ", met.message()),
+      {.failure = Failure::kStoreLost, .rank = options_.rank, .op = "shrink"});
+}
+
+template <typename Call>
+auto Agreement::ask(const Call& call) -> decltype(call(std::declval<Deadline>())) {
+  auto answer = store::watched_call(clock_.in(std::max(options_.patience, kAnswer)), options_.look, call);
+  if constexpr (std::is_same_v<decltype(answer), Status>) {
+    return answer.code() == Code::kTimeout ? no_answer(answer) : answer;
+  } else {
+    if (answer.status().code() == Code::kTimeout) return no_answer(answer.status());
+    return answer;
+  }
+}
+
+Result<bool> Agreement::has(const std::string& key) {
+  return ask([&](const Deadline& until) { return store_.check({&key, 1}, until); });
+}
+
+Status Agreement::write(const std::string& key, std::string_view value) {
+  return ask([&](const Deadline& until) { return store_.set(key, bytes_of(value), until); });
+}
+
+Result<Buffer> Agreement::propose(const std::string& key, std::string_view value) {
+  return ask([&](const Deadline& until) { return store_.compare_set(key, {}, bytes_of(value), until); });
+}
+
 Status Agreement::read_reports(const std::vector<Rank>& pending, Reports& reports) {
   for (const Rank rank : pending) {
     const std::string name = key("here", rank);
-    LOCKSTEP_ASSIGN(const bool here, store_.check({&name, 1}));
+    LOCKSTEP_ASSIGN(const bool here, has(name));
     if (!here) continue;
-    LOCKSTEP_ASSIGN(const Buffer report, store_.get(name));
+    LOCKSTEP_ASSIGN(const Buffer report, ask([&](const Deadline& until) { return store_.get(name, until); }));
     reports[rank] = parse_losses(text_of(report));
   }
   return {};
@@ -131,14 +163,14 @@ Status Agreement::read_reports(const std::vector<Rank>& pending, Reports& report
 
 Status Agreement::withdraw(const std::string& why) {
   const Losses self = {{options_.rank, {.kind = Loss::Kind::kNamed, .why = why}}};
-  return store_.set(key("here", options_.rank), bytes_of(write_losses(self)));
+  return write(key("here", options_.rank), write_losses(self));
 }
 
 Result<std::vector<Rank>> Agreement::decide() {
   const std::string decision = cat(options_.prefix, "/decision");
   const Deadline deadline = clock_.in(options_.patience);
   Losses own = options_.losses();
-  LOCKSTEP_TRY(store_.set(key("here", options_.rank), bytes_of(write_losses(own))));
+  LOCKSTEP_TRY(write(key("here", options_.rank), write_losses(own)));
   Reports reports = {{options_.rank, own}};
   std::vector<Rank> pending;
   while (true) {
@@ -146,7 +178,7 @@ Result<std::vector<Rank>> Agreement::decide() {
     LOCKSTEP_TRY(read_reports(pending, reports));
     pending = without(pending, reports);
     if (can_decide(options_.members, reports) || deadline.expired()) break;
-    LOCKSTEP_ASSIGN(const bool decided, store_.check({&decision, 1}));
+    LOCKSTEP_ASSIGN(const bool decided, has(decision));
     if (decided) break;
     std::vector<Rank> expected = without(pending, resolve(reports));
     if (expected.empty()) expected = pending;
@@ -158,7 +190,7 @@ Result<std::vector<Rank>> Agreement::decide() {
     if (!waited.ok() && waited.code() != Code::kTimeout) return waited;
     if (Losses now = options_.losses(); now != own) {
       own = reports[options_.rank] = std::move(now);
-      LOCKSTEP_TRY(store_.set(key("here", options_.rank), bytes_of(write_losses(own))));
+      LOCKSTEP_TRY(write(key("here", options_.rank), write_losses(own)));
     }
   }
   Losses out = resolve(reports);
@@ -166,7 +198,7 @@ Result<std::vector<Rank>> Agreement::decide() {
     if (!out.contains(rank)) out[rank] = {.why = cat("it did not come within ", options_.patience)};
   }
   const std::string proposal = write_decision(without(options_.members, out), out);
-  LOCKSTEP_ASSIGN(const Buffer decided, store_.compare_set(decision, {}, bytes_of(proposal)));
+  LOCKSTEP_ASSIGN(const Buffer decided, propose(decision, proposal));
   return accept(decided);
 }
 
@@ -186,8 +218,7 @@ Result<std::vector<Rank>> Agreement::accept(ByteView decision) {
 }
 
 Status Agreement::look() {
-  const std::string verdict = verdict_key();
-  LOCKSTEP_ASSIGN(const bool decided, store_.check({&verdict, 1}));
+  LOCKSTEP_ASSIGN(const bool decided, has(verdict_key()));
   return decided ? Status::disconnected("another rank could not do its part") : Status();
 }
 
@@ -195,7 +226,7 @@ Result<Agreement::Verdict> Agreement::settle(const Status& done) {
   const std::string verdict = verdict_key();
   // Whoever fails may have taken all of its time before it did.
   const Deadline deadline = clock_.in(2 * options_.patience);
-  LOCKSTEP_TRY(store_.set(key("done", options_.rank), bytes_of(done.ok() ? kReady : kFailed)));
+  LOCKSTEP_TRY(write(key("done", options_.rank), done.ok() ? kReady : kFailed));
   std::vector<std::string> keys;
   keys.reserve(left_.size());
   for (const Rank rank : left_) keys.push_back(key("done", rank));
@@ -203,20 +234,21 @@ Result<Agreement::Verdict> Agreement::settle(const Status& done) {
   while (proposal == kGo) {
     const Status waited = store_.wait(keys, deadline.at_most(kSlice));
     if (waited.ok()) {
-      LOCKSTEP_ASSIGN(const std::vector<Buffer> said, store_.multi_get(keys));
+      LOCKSTEP_ASSIGN(const std::vector<Buffer> said,
+                      ask([&](const Deadline& until) { return store_.multi_get(keys, until); }));
       for (const Buffer& word : said) {
         if (text_of(word) != kReady) proposal = kAgain;
       }
       break;
     }
     if (waited.code() != Code::kTimeout) return waited;
-    LOCKSTEP_ASSIGN(const bool decided, store_.check({&verdict, 1}));
+    LOCKSTEP_ASSIGN(const bool decided, has(verdict));
     if (decided) break;
     const Losses losses = options_.losses();
     const bool lost = std::any_of(left_.begin(), left_.end(), [&](Rank r) { return losses.contains(r); });
     if (lost || deadline.expired()) proposal = kAgain;
   }
-  LOCKSTEP_ASSIGN(const Buffer decided, store_.compare_set(verdict, {}, bytes_of(proposal)));
+  LOCKSTEP_ASSIGN(const Buffer decided, propose(verdict, proposal));
   return text_of(decided) == kGo ? Verdict::kGo : Verdict::kAgain;
 }
 

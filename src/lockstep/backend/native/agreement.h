@@ -6,7 +6,8 @@
 // lost meanwhile.
 //
 // Thread safety: none.
-// Errors: kLeftOut for a rank that is not on the list; what the store says (kStoreLost).
+// Errors: kLeftOut for a rank that is not on the list; what the store says (kStoreLost), also if it does not
+// answer within `patience`.
 // Does not: know what a rank is lost by, or what is done with the list.
 #pragma once
 
@@ -14,12 +15,15 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/status.h"
 #include "lockstep/base/types.h"
 #include "lockstep/store/store.h"
+#include "lockstep/store/watched_wait.h"
 
 namespace lockstep::backend {
 
@@ -55,6 +59,7 @@ struct AgreementOptions {
   Duration patience;          // how long to wait for those that are not known to be lost
   // Whom this rank knows to be lost; asked at least every 100 ms.
   std::function<Losses()> losses;
+  store::Look look = {};  // asked while the store does not answer; what it finds ends the call
 };
 
 class Agreement {
@@ -75,6 +80,14 @@ class Agreement {
  private:
   std::string key(std::string_view what, Rank rank) const;
   std::string verdict_key() const { return options_.prefix + "/verdict"; }
+  // A call of the store, as store::watched_call().
+  template <typename Call>
+  auto ask(const Call& call) -> decltype(call(std::declval<Deadline>()));
+  Result<bool> has(const std::string& key);
+  Status write(const std::string& key, std::string_view value);
+  // What `key` is after this, the first of all proposals.
+  Result<Buffer> propose(const std::string& key, std::string_view value);
+  Status no_answer(const Status& met) const;
   Status read_reports(const std::vector<Rank>& pending, Reports& reports);
   Result<std::vector<Rank>> accept(ByteView decision);
 

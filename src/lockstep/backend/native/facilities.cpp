@@ -77,6 +77,23 @@ Status Facilities::first_lost(const std::vector<Rank>& members) const {
   return lost.empty() ? Status() : lost.begin()->second;
 }
 
+Status Facilities::look_at_store() const {
+  std::vector<Rank> everyone;
+  for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
+  const std::map<Rank, Status> lost = monitor_->lost(everyone);
+  if (lost.empty()) return {};
+  const std::string key = "answer";
+  const auto answer = rendezvous_.store->check({&key, 1}, clock_.in(options_.stall_after));
+  if (answer.status().code() != Code::kTimeout) return {};  // what is wrong with it, its next call says
+  std::vector<Rank> ranks;
+  for (const auto& [rank, how] : lost) ranks.push_back(rank);
+  return Status::disconnected(
+      cat("rank ", rank(), ": the store has not answered for ", options_.stall_after, ", and rank ",
+          base::ranks_text(ranks),
+          " is lost, which may be the one that serves it: ", answer.status().message()),
+      {.failure = Failure::kStoreLost, .rank = rank(), .missing = ranks});
+}
+
 void Facilities::forget(std::uint64_t group) {
   if (monitor_) monitor_->forget(group);
   if (door_) door_->forget(group);
@@ -134,7 +151,11 @@ Result<std::unique_ptr<Board>> Facilities::make_board(std::uint64_t id, const La
   transport::shm::BoardOptions options{
       .name = cat(base::hex(std::as_bytes(std::span(&id, 1))), '.', here.front()),  // one board per host
       .members = {},
-      .look = [this, &members] { return first_lost(members); },
+      .look =
+          [this, &members] {
+            LOCKSTEP_TRY(first_lost(members));
+            return look_at_store();
+          },
       .merge = layout.host_count() > 1 ? transport::kMergeFailures : 0s,
       .describe = collective::describe_entries,
       .payload = options_.memory_checks == MemoryChecks::kOn ? transport::shm::PayloadChecks::kOn

@@ -60,6 +60,9 @@ class Facilities final : public std::enable_shared_from_this<Facilities> {
   void forget(std::uint64_t group);
   // Why a group of them cannot be made; ok if nobody is lost.
   Status first_lost(const std::vector<Rank>& members) const;
+  // kStoreLost if any rank of the world is lost, which may be the one that serves the store, and the store
+  // has not answered for as long as a rank may be silent. Asked by who waits for something in the store.
+  Status look_at_store() const;
 
  private:
   // Once it is known what each of these ranks runs on.

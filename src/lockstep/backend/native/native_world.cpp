@@ -9,6 +9,12 @@
 #include "lockstep/base/text.h"
 
 namespace lockstep::backend {
+namespace {
+
+// How long to ask the store for a better reason than the one that is known.
+constexpr Duration kExplaining = std::chrono::seconds(1);
+
+}  // namespace
 
 Result<std::unique_ptr<NativeWorld>> NativeWorld::make(const WorldOptions& options, Rendezvous rendezvous,
                                                        const Clock& clock, SocketCalls& calls) {
@@ -59,9 +65,10 @@ Status NativeWorld::check_left(const std::vector<Rank>& members) const {
 
 Status NativeWorld::explain(const Status& error) {
   const std::string key = cat("left_out/", rank());
-  const auto left_out = rendezvous().store->check({&key, 1});
+  const Deadline soon = facilities_->clock().in(kExplaining);
+  const auto left_out = rendezvous().store->check({&key, 1}, soon);
   if (!left_out.ok() || !*left_out) return error;
-  const auto why = rendezvous().store->get(key);
+  const auto why = rendezvous().store->get(key, soon);
   if (!why.ok()) return error;
   const MutexLock lock(mutex_);
   left_out_ = Status::disconnected(std::string(text_of(*why)),

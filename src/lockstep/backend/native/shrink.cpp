@@ -52,6 +52,7 @@ class NativeWorld::Shrink {
       if (!left.ok()) return give_up(left.status());
       LOCKSTEP_TRY(tell(*left));
       auto group = rebuild(*left, round, agreement);
+      if (group.status().failure() == Failure::kStoreLost) return group.status();
       const auto verdict = agreement.settle(group.status());
       if (!group.ok() && !passes(group.status())) {
         (void)in_round(round + 1).withdraw(std::string(group.status().message()));
@@ -75,7 +76,8 @@ class NativeWorld::Shrink {
              .rank = world_.rank(),
              .members = members_,
              .patience = options_.patience,
-             .losses = [this] { return losses(); }},
+             .losses = [this] { return losses(); },
+             .look = [this] { return facilities_.look_at_store(); }},
             *world_.rendezvous().store,
             facilities_.clock()};
   }
@@ -113,7 +115,8 @@ class NativeWorld::Shrink {
     for (const Rank out : difference(members_, left)) {
       const std::string text =
           cat("rank ", out, " was left out of the world when it was shrunk to rank ", base::ranks_text(left));
-      LOCKSTEP_TRY(world_.rendezvous().store->set(cat("left_out/", out), bytes_of(text)));
+      LOCKSTEP_TRY(world_.rendezvous().store->set(cat("left_out/", out), bytes_of(text),
+                                                  facilities_.clock().in(options_.patience)));
     }
     return {};
   }
@@ -125,7 +128,10 @@ class NativeWorld::Shrink {
     for (int i = 0; i < domain.size(); ++i) {
       if (contains(left, domain.rank_of(i))) stay.push_back(i);
     }
-    const auto look = [this, &left] { return facilities_.first_lost(left); };
+    const auto look = [this, &left] {
+      LOCKSTEP_TRY(facilities_.first_lost(left));
+      return facilities_.look_at_store();
+    };
     LOCKSTEP_TRY(domain.renew(stay, cat(prefix(round), "/heap"), *world_.rendezvous().store, deadline, look));
     // Those of another host may have failed for a reason that nobody has heard of here.
     const auto look_further = [&] {

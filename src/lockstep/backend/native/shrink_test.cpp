@@ -172,6 +172,28 @@ TEST(ShrinkOfProcesses, WithoutItsStoreIsATypedError) {
   EXPECT_EQ(survivors.count(), 2) << status.text();
 }
 
+TEST(ShrinkOfProcesses, EndsInTimeThoughTheRankThatServesTheStoreIsStopped) {
+  Survivors survivors;
+  const Status status = ProcessWorld{3}.run([&](const SpawnedRank& rank) {
+    Survivors::stay();
+    const auto world = join(rank, {.stall_after = kSoonStalled});
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank.value == 0) ::kill(::getpid(), SIGSTOP);
+    EXPECT_EQ(barrier(world->group()).failure(), Failure::kPeerStalled);
+    const base::TimePoint start = Clock::steady().now();
+    const Status group = world->new_group({Rank{1}, Rank{2}}).status();
+    EXPECT_EQ(group.failure(), Failure::kStoreLost) << group.text();
+    EXPECT_THAT(group.cause().missing, ::testing::ElementsAre(Rank{0}));
+    EXPECT_EQ(world->shrink().status().failure(), Failure::kStoreLost);
+    EXPECT_LT(Clock::steady().now() - start, 25s);  // patience alone would be more
+    if (!::testing::Test::HasFailure()) survivors.add();
+    // The last one ends it, so that the world can end.
+    if (survivors.count() == 2) ::kill(world->rendezvous().members[0].pid, SIGKILL);
+  });
+  EXPECT_EQ(survivors.count(), 2) << status.text();
+}
+
 // Places for the survivors' results, seen by all processes.
 struct Results {
   static constexpr int kRanks = 4;
