@@ -30,6 +30,13 @@ Status waits_for_itself(const std::string& whose, std::string_view name, std::ui
           "it; wait for it on a thread of your own."));
 }
 
+Status waited_behind(const std::string& whose, std::string_view name, std::uint64_t number,
+                     const std::string& behind) {
+  return Status::timeout(
+      cat(whose, name, " #", number, " could not begin until its deadline: ", behind, " has not ended"),
+      {.failure = Failure::kMissingRanks, .op = std::string(name), .sequence = number});
+}
+
 Status of_the_parent(const std::string& whose) {
   return Status::invalid(cat(whose, "the operation belongs to the parent of this forked process."),
                          {.failure = Failure::kForked});
@@ -52,7 +59,12 @@ struct OpQueue::State {
   CondVar changed;
   std::deque<std::shared_ptr<Op>> pending LOCKSTEP_GUARDED_BY(mutex);  // issued, not begun; in order
   std::deque<std::pair<Callback, Status>> callbacks LOCKSTEP_GUARDED_BY(mutex);
-  bool busy LOCKSTEP_GUARDED_BY(mutex) = false;  // something runs
+  // What runs; a number of 0 is that of run_alone().
+  struct Running {
+    std::string_view name;
+    std::uint64_t number = 0;
+  };
+  std::optional<Running> running LOCKSTEP_GUARDED_BY(mutex);
   bool stopped LOCKSTEP_GUARDED_BY(mutex) = false;
   Status failure LOCKSTEP_GUARDED_BY(mutex);
   std::uint64_t issued LOCKSTEP_GUARDED_BY(mutex) = 0;
@@ -64,6 +76,10 @@ struct OpQueue::State {
   bool can_run_next(const std::optional<Deadline>& until = std::nullopt) LOCKSTEP_REQUIRES(mutex);
   void run_next() LOCKSTEP_REQUIRES(mutex);
   void complete(Op& op, Status status) LOCKSTEP_REQUIRES(mutex);
+  // Gives the bodies that will not run, to be destroyed with no lock held.
+  std::vector<Body> fail(const Status& why) LOCKSTEP_REQUIRES(mutex);
+  // What the operation that is the first of `pending`, or waits there, waits for: "all_reduce #3".
+  std::string before_all() LOCKSTEP_REQUIRES(mutex);
   static Status make_worker(const std::shared_ptr<State>& state) LOCKSTEP_REQUIRES(state->mutex);
   void work();
 };
@@ -149,14 +165,14 @@ void OpQueue::State::complete(Op& op, Status status) {
 }
 
 bool OpQueue::State::can_run_next(const std::optional<Deadline>& until) {
-  if (busy || pending.empty() || !pending.front()->body) return false;
+  if (running || pending.empty() || !pending.front()->body) return false;
   return !until || until->at() >= pending.front()->deadline.at();
 }
 
 void OpQueue::State::run_next() {
   const std::shared_ptr<Op> op = std::move(pending.front());
   pending.pop_front();
-  busy = true;
+  running = {.name = op->name, .number = op->number};
   mutex.unlock();
   const base::TimePoint start = clock.now();
   Status status = op->body(op->number);
@@ -165,7 +181,7 @@ void OpQueue::State::run_next() {
   mutex.lock();
   op->took = took;
   complete(*op, std::move(status));
-  busy = false;
+  running.reset();
   changed.notify_all();
 }
 
@@ -210,7 +226,7 @@ OpQueue::~OpQueue() {
     const MutexLock lock(state_->mutex);
     state_->stopped = true;
     state_->changed.notify_all();
-    while (state_->busy) state_->changed.wait(state_->mutex);
+    while (state_->running) state_->changed.wait(state_->mutex);
     worker = std::move(state_->worker);
   }
   if (!worker.joinable()) return;
@@ -222,38 +238,44 @@ OpQueue::~OpQueue() {
   }
 }
 
-Status OpQueue::begin_run(std::uint64_t& sequence) {
-  if (CallbackScope::is_here()) return from_a_callback(state_->whose);
+OpQueue::Begun OpQueue::begin_run(const Turn& turn) {
+  if (CallbackScope::is_here()) return {.refused = from_a_callback(state_->whose)};
   std::shared_ptr<State> held;  // the queue may be destroyed while this thread waits
+  std::vector<Body> dropped;    // destroyed with no lock held
   State& state = *state_;
   const MutexLock lock(state.mutex);
-  if (!state.failure.ok()) return state.failure;
-  sequence = ++state.issued;
-  if (!state.busy && state.pending.empty()) {
-    state.busy = true;
-    return {};
+  if (!state.failure.ok()) return {.refused = state.failure};
+  const std::uint64_t sequence = ++state.issued;
+  if (!state.running && state.pending.empty()) {
+    state.running = {.name = turn.name, .number = sequence};
+    return {.sequence = sequence};
   }
   // A place in the order, to be taken by this thread when it comes to the front.
   held = state_;
-  const auto place = std::make_shared<Op>(held, Deadline(state.clock, base::TimePoint::max()));
+  const auto place = std::make_shared<Op>(held, turn.deadline);
   place->number = sequence;
+  place->name = turn.name;
   state.pending.push_back(place);
-  while (!place->done && (state.busy || state.pending.front() != place)) {
-    if (state.can_run_next()) {
+  while (!place->done && (state.running || state.pending.front() != place)) {
+    if (state.can_run_next(turn.deadline)) {
       state.run_next();
+    } else if (turn.deadline.expired()) {
+      const Status late = waited_behind(state.whose, turn.name, sequence, state.before_all());
+      dropped = state.fail(late);
+      return {.sequence = sequence, .late = late};
     } else {
-      state.changed.wait(state.mutex);
+      state.changed.wait_until(state.mutex, turn.deadline);
     }
   }
-  if (place->done) return place->result;
+  if (place->done) return {.sequence = sequence, .refused = place->result};
   state.pending.pop_front();
-  state.busy = true;
-  return {};
+  state.running = {.name = turn.name, .number = sequence};
+  return {.sequence = sequence};
 }
 
 void OpQueue::end_run() {
   const MutexLock lock(state_->mutex);
-  state_->busy = false;
+  state_->running.reset();
   state_->changed.notify_all();
 }
 
@@ -287,25 +309,37 @@ WorkPtr OpQueue::ended(const Status& status) const {
   return op;
 }
 
+std::string OpQueue::State::before_all() {
+  const Running first =
+      running ? *running : Running{.name = pending.front()->name, .number = pending.front()->number};
+  return first.number == 0 ? std::string(first.name) : cat(first.name, " #", first.number);
+}
+
+std::vector<OpQueue::Body> OpQueue::State::fail(const Status& why) {
+  std::vector<Body> dropped;
+  if (!failure.ok()) return dropped;
+  failure = why;
+  for (const auto& op : pending) {
+    dropped.push_back(std::move(op->body));
+    op->body = nullptr;
+    complete(*op, why);
+  }
+  pending.clear();
+  changed.notify_all();
+  return dropped;
+}
+
 void OpQueue::fail(const Status& why) {
   std::vector<Body> dropped;  // destroyed with no lock held
   const MutexLock lock(state_->mutex);
-  if (!state_->failure.ok()) return;
-  state_->failure = why;
-  for (const auto& op : state_->pending) {
-    dropped.push_back(std::move(op->body));
-    op->body = nullptr;
-    state_->complete(*op, why);
-  }
-  state_->pending.clear();
-  state_->changed.notify_all();
+  dropped = state_->fail(why);
 }
 
 void OpQueue::run_alone(const std::function<void()>& body) {
   {
     const MutexLock lock(state_->mutex);
-    while (state_->busy) state_->changed.wait(state_->mutex);
-    state_->busy = true;
+    while (state_->running) state_->changed.wait(state_->mutex);
+    state_->running = {.name = "the end of the group"};
   }
   body();
   end_run();
@@ -313,7 +347,7 @@ void OpQueue::run_alone(const std::function<void()>& body) {
 
 bool OpQueue::busy() const {
   const MutexLock lock(state_->mutex);
-  return state_->busy;
+  return state_->running.has_value();
 }
 
 Status OpQueue::failure() const {

@@ -2,8 +2,8 @@
 //
 // run() does it on the calling thread: at once if nothing is before it, else it first runs, or waits for,
 // what was issued earlier. start() hands it to the worker thread, which is made with the first such
-// operation; a thread that waits for a Work runs what is due up to it instead of sleeping, but nothing whose
-// deadline is later than its own.
+// operation; a thread that waits for a Work runs what is due up to it instead of sleeping. Neither runs
+// anything whose deadline is later than its own.
 //
 // Thread safety: any thread; bodies run with no lock held.
 // Destruction: fail() first, then whatever runs must end; it is waited for. Works may outlive the queue.
@@ -33,9 +33,20 @@ class OpQueue {
   OpQueue(const OpQueue&) = delete;
   OpQueue& operator=(const OpQueue&) = delete;
 
-  // `body` is not copied.
+  // An operation that its caller waits for.
+  struct Turn {
+    Deadline deadline;      // its own
+    std::string_view name;  // of the call, of static storage
+  };
+  // `body` is not copied. If the deadline passes before it can begin, its number is lost, and the queue fails
+  // with kTimeout, which says what it has waited behind: then `late` is given that, with no lock held, and
+  // run() gives what it makes of it.
+  template <typename Function, typename Late>
+  Status run(const Turn& turn, const Function& body, const Late& late);
   template <typename Function>
-  Status run(const Function& body);
+  Status run(const Turn& turn, const Function& body) {
+    return run(turn, body, [](const Status& why) { return why; });
+  }
   // `deadline` is the operation's own: the latest that its body returns. It takes `numbers` of them, and its
   // body is given the first. `name` is that of the call, of static storage.
   WorkPtr start(Body body, const Deadline& deadline, std::uint64_t numbers = 1,
@@ -57,19 +68,25 @@ class OpQueue {
   struct Op;
   struct State;
 
-  // Ok: this thread may run number `sequence` now, and must call end_run().
-  Status begin_run(std::uint64_t& sequence);
+  // This thread may run number `sequence` now, and must call end_run(); else `refused` or `late` say why not.
+  struct Begun {
+    std::uint64_t sequence = 0;
+    Status refused = {};
+    Status late = {};
+  };
+  Begun begin_run(const Turn& turn);
   void end_run();
 
   // Shared with the works, which may outlive the queue.
   const std::shared_ptr<State> state_;
 };
 
-template <typename Function>
-Status OpQueue::run(const Function& body) {
-  std::uint64_t sequence = 0;
-  LOCKSTEP_TRY(begin_run(sequence));
-  Status status = body(sequence);
+template <typename Function, typename Late>
+Status OpQueue::run(const Turn& turn, const Function& body, const Late& late) {
+  const Begun begun = begin_run(turn);
+  if (!begun.late.ok()) return late(begun.late);
+  LOCKSTEP_TRY(begun.refused);
+  Status status = body(begun.sequence);
   end_run();
   return status;
 }

@@ -24,11 +24,12 @@ using ::testing::HasSubstr;
 
 const Clock& steady() { return Clock::steady(); }
 Deadline long_enough() { return steady().in(30min); }
+OpQueue::Turn turn() { return {.deadline = long_enough(), .name = "barrier"}; }
 
 TEST(OpQueue, ASynchronousOperationRunsOnItsCallersThread) {
   OpQueue queue(steady());
   std::thread::id on;
-  EXPECT_OK(queue.run([&](std::uint64_t sequence) {
+  EXPECT_OK(queue.run(turn(), [&](std::uint64_t sequence) {
     on = std::this_thread::get_id();
     EXPECT_EQ(sequence, 1U);
     return Status();
@@ -58,7 +59,7 @@ TEST(OpQueue, OperationsRunInTheOrderInWhichTheyWereIssued) {
         long_enough()));
   }
   go.set_value();
-  EXPECT_OK(queue.run([&](std::uint64_t) {
+  EXPECT_OK(queue.run(turn(), [&](std::uint64_t) {
     order.push_back(5);
     return Status();
   }));
@@ -84,7 +85,7 @@ TEST(OpQueue, EveryOperationOfManyThreadsRunsOnceAndAlone) {
         if ((i + t) % 3 == 0) {
           EXPECT_OK(queue.start(body, long_enough())->wait());
         } else if ((i + t) % 3 == 1) {
-          EXPECT_OK(queue.run(body));
+          EXPECT_OK(queue.run(turn(), body));
         } else {
           (void)queue.start(body, long_enough());  // nobody waits
         }
@@ -92,7 +93,7 @@ TEST(OpQueue, EveryOperationOfManyThreadsRunsOnceAndAlone) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_OK(queue.run([&](std::uint64_t) { return Status(); }));
+  EXPECT_OK(queue.run(turn(), [&](std::uint64_t) { return Status(); }));
   EXPECT_EQ(count, 2000);
 }
 
@@ -130,7 +131,7 @@ TEST(OpQueue, AFailureEndsWhatHasNotBegunAndAllThatComesLater) {
   EXPECT_FALSE(running->is_completed());
   go.set_value();
   EXPECT_OK(running->wait());
-  EXPECT_THAT(queue.run([](std::uint64_t) { return Status(); }), StatusIs(Code::kDisconnected));
+  EXPECT_THAT(queue.run(turn(), [](std::uint64_t) { return Status(); }), StatusIs(Code::kDisconnected));
   EXPECT_THAT(queue.start([](std::uint64_t) { return Status(); }, long_enough())->wait(),
               StatusIs(Code::kDisconnected));
 }
@@ -184,7 +185,7 @@ TEST(OpQueue, CallbacksRunOnceOnTheWorkerAndCannotStartACollective) {
   const WorkPtr work = queue.start([](std::uint64_t) { return Status(); }, long_enough());
   work->on_complete([&](const Status& status) {
     EXPECT_OK(status);
-    called.set_value({std::this_thread::get_id(), queue.run([](std::uint64_t) { return Status(); })});
+    called.set_value({std::this_thread::get_id(), queue.run(turn(), [](std::uint64_t) { return Status(); })});
   });
   const auto [on, status] = called.get_future().get();
   EXPECT_NE(on, std::this_thread::get_id());
@@ -235,15 +236,16 @@ TEST(OpQueue, AThreadThatWaitsForItsTurnHearsThatTheQueueIsDestroyed) {
   std::promise<void> runs;
   std::promise<void> go;
   auto running = std::async(std::launch::async, [&, in = queue.get()] {
-    return in->run([&](std::uint64_t) {
+    return in->run(turn(), [&](std::uint64_t) {
       runs.set_value();
       go.get_future().wait();
       return Status();
     });
   });
   runs.get_future().wait();
-  auto waiting = std::async(std::launch::async,
-                            [in = queue.get()] { return in->run([](std::uint64_t) { return Status(); }); });
+  auto waiting = std::async(std::launch::async, [in = queue.get()] {
+    return in->run(turn(), [](std::uint64_t) { return Status(); });
+  });
   while (queue->last_sequence() < 2) std::this_thread::yield();
   std::thread destroyer([&] { queue.reset(); });
   EXPECT_THAT(waiting.get(), StatusIs(Code::kAborted, HasSubstr("destroyed")));
@@ -304,6 +306,57 @@ TEST(OpQueue, AWorkOutlivesItsQueue) {
   bool called = false;
   work->on_complete([&](const Status&) { called = true; });
   EXPECT_TRUE(called);
+}
+
+TEST(OpQueue, ASynchronousOperationKeepsItsDeadlineBehindAnotherOne) {
+  OpQueue queue(steady(), "rank 2: group \"pair\"");
+  std::promise<void> go;
+  const WorkPtr before = queue.start(
+      [&](std::uint64_t) {
+        go.get_future().wait();
+        return Status();
+      },
+      long_enough(), 1, "all_reduce");
+  const WorkPtr after = queue.start([](std::uint64_t) { return Status(); }, long_enough(), 1, "all_gather");
+  const auto body = [](std::uint64_t) { return Status::internal("runs although it is too late"); };
+  const OpQueue::Turn soon{.deadline = steady().in(20ms), .name = "broadcast"};
+  const Status late = queue.run(soon, body, [](const Status& why) { return why.with_prefix("told: "); });
+  EXPECT_EQ(late.failure(), Failure::kMissingRanks);
+  EXPECT_THAT(late, StatusIs(Code::kTimeout,
+                             HasSubstr("told: rank 2: group \"pair\": broadcast #3 could not begin until its "
+                                       "deadline: all_reduce #1 has not ended")));
+  // Its number is lost: nobody can be in step with this rank any more.
+  EXPECT_THAT(queue.failure(), StatusIs(Code::kTimeout));
+  EXPECT_THAT(after->status(), StatusIs(Code::kTimeout));
+  EXPECT_THAT(queue.run(turn(), body), StatusIs(Code::kTimeout));
+  go.set_value();
+  EXPECT_OK(before->wait());
+}
+
+TEST(OpQueue, ASynchronousOperationRunsNothingThatHasMoreTimeThanItself) {
+  OpQueue queue(steady());
+  std::promise<void> entered, go;
+  const WorkPtr first = queue.start(
+      [&](std::uint64_t) {
+        entered.set_value();
+        go.get_future().wait();
+        return Status();
+      },
+      long_enough());
+  entered.get_future().wait();
+  std::thread::id on;
+  const WorkPtr second = queue.start(
+      [&](std::uint64_t) {
+        on = std::this_thread::get_id();
+        return Status();
+      },
+      long_enough());
+  std::thread opens([&go] { go.set_value(); });
+  EXPECT_OK(
+      queue.run({.deadline = steady().in(20min), .name = "barrier"}, [](std::uint64_t) { return Status(); }));
+  opens.join();
+  EXPECT_OK(second->wait());
+  EXPECT_NE(on, std::this_thread::get_id());
 }
 
 }  // namespace

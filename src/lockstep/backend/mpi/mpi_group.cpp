@@ -73,7 +73,10 @@ void MpiGroup::leave(std::string_view did) {
 Status MpiGroup::run(const Call& call, const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit(call));
   const Deadline deadline = who_.deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) { return perform(call, sequence, deadline, options.keep); });
+  return queue_.run(
+      {.deadline = deadline, .name = collective::name_of(call.kind)},
+      [&](std::uint64_t sequence) { return perform(call, sequence, deadline, options.keep); },
+      [this](const Status& why) { return news_->fail(why); });
 }
 
 WorkPtr MpiGroup::start(const Call& call, const OpOptions& options) {
@@ -167,10 +170,13 @@ Status MpiGroup::finish(const std::shared_ptr<Transfer>& transfer, const Deadlin
 Status MpiGroup::monitored_barrier(const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit({.kind = OpKind::kMonitoredBarrier}));
   const Deadline deadline = who_.deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) {
-    const Status met = meet(sequence, deadline);
-    return met.ok() ? met : news_->fail(met);
-  });
+  return queue_.run(
+      {.deadline = deadline, .name = collective::name_of(OpKind::kMonitoredBarrier)},
+      [&](std::uint64_t sequence) {
+        const Status met = meet(sequence, deadline);
+        return met.ok() ? met : news_->fail(met);
+      },
+      [this](const Status& why) { return news_->fail(why); });
 }
 
 // Every rank says to every other that it is there.

@@ -176,7 +176,10 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
 Status NativeGroup::run(const Call& call, const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit(call));
   const Deadline deadline = who_.deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) { return perform(call, sequence, deadline); });
+  return queue_.run(
+      {.deadline = deadline, .name = collective::name_of(call.kind)},
+      [&](std::uint64_t sequence) { return perform(call, sequence, deadline); },
+      [this](const Status& why) { return fail_late(why); });
 }
 
 WorkPtr NativeGroup::start(const Call& call, const OpOptions& options) {
@@ -234,6 +237,18 @@ Status NativeGroup::fail(const Status& why) {
   parts_.mail.fail_group(parts_.id, status);
   if (status.failure() != Failure::kClosed) parts_.error_note.write(status);
   return status;
+}
+
+Status NativeGroup::fail_late(const Status& why) {
+  if (!parts_.communicator) return why;
+  Cause cause = why.cause();
+  cause.rank = who_.own();
+  cause.group = who_.name();
+  cause.missing = absent_from(*cause.sequence);
+  const std::string who =
+      cause.missing.empty() ? "" : cat("; rank ", base::ranks_text(cause.missing), " is in none");
+  parts_.communicator->fail_from_outside(Status::timeout(cat(why.message(), who), std::move(cause)));
+  return fail(parts_.communicator->failure());
 }
 
 void NativeGroup::look_for_straggler(std::uint64_t sequence) {
@@ -294,7 +309,7 @@ Status NativeGroup::monitored_barrier(const OpOptions& options) {
   const Call call{.kind = OpKind::kMonitoredBarrier};
   LOCKSTEP_TRY(who_.admit(call));
   const Deadline deadline = who_.deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) -> Status {
+  const auto meet = [&](std::uint64_t sequence) -> Status {
     if (!parts_.communicator) return {};
     const Status met = collective::execute_elsewhere(
         *parts_.communicator, collective::fingerprint_of(call, parts_.id, sequence), deadline,
@@ -303,7 +318,9 @@ Status NativeGroup::monitored_barrier(const OpOptions& options) {
                                 {.look = look, .absent = [&] { return absent_from(sequence); }});
         });
     return met.ok() ? met : fail(met);
-  });
+  };
+  return queue_.run({.deadline = deadline, .name = collective::name_of(call.kind)}, meet,
+                    [this](const Status& why) { return fail_late(why); });
 }
 
 std::vector<Rank> NativeGroup::absent_from(std::uint64_t sequence) const {

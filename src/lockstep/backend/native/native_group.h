@@ -95,6 +95,8 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
   // An operation has ended the group; gives what this rank is told.
   Status fail(const Status& why);
+  // The same for one that could not begin in time.
+  Status fail_late(const Status& why);
   // Members, ranks of the world, that are known without the store not to be in that operation: of this host,
   // and who is lost.
   std::vector<Rank> absent_from(std::uint64_t sequence) const;

@@ -345,6 +345,36 @@ TEST(WorldOfProcesses, ARankThatIsStoppedIsNamedByAllOthers) {
   expect_all_name(3, 3, SIGSTOP, Failure::kPeerUnreachable, Failure::kPeerUnreachable);
 }
 
+TEST(World, AnOperationThatItsCallerWaitsForKeepsItsDeadlineBehindAnAsynchronousOne) {
+  for (const bool monitored : {false, true}) {
+    for (const int first : {1, 2}) {
+      EXPECT_OK(run_ranks(2, [monitored, first](const SpawnedRank& rank) {
+        const auto world = join_on_two_hosts(rank, first);
+        ASSERT_TRUE(world);
+        store::Store& store = *world->rendezvous().store;
+        ASSERT_OK(barrier(world->group()));
+        if (rank.rank.value == 0) {
+          std::vector<float> data(1000);
+          const ByteSpan bytes = std::as_writable_bytes(std::span(data));
+          const WorkPtr before = world->group().start(
+              Call{.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .outputs = {&bytes, 1}});
+          const OpOptions soon{.deadline = Clock::steady().in(500ms)};
+          const Status late =
+              monitored ? world->group().monitored_barrier(soon) : barrier(world->group(), soon);
+          EXPECT_THAT(late, StatusIs(Code::kTimeout,
+                                     HasSubstr("#3 could not begin until its deadline: all_reduce #2")));
+          if (first == 2) {
+            EXPECT_THAT(late.cause().missing, ElementsAre(Rank{1}));
+          }
+          EXPECT_THAT(before->wait(), StatusIs(Code::kTimeout, HasSubstr("could not begin")));
+        }
+        ASSERT_OK(store.barrier("it is late", WorldSize{2}));
+        EXPECT_THAT(barrier(world->group()), StatusIs(Code::kTimeout, HasSubstr("could not begin")));
+      }));
+    }
+  }
+}
+
 // Rank 0, which serves the store, is stopped: the others' barrier with two seconds of time ends soon after
 // them, long before anybody is taken for stopped.
 Status barrier_with_a_stopped_store(int first) {

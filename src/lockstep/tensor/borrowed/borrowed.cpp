@@ -119,7 +119,10 @@ BorrowedGroup::~BorrowedGroup() {
 Status BorrowedGroup::run(const Call& call, const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit(call));
   const Deadline deadline = who_.deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) { return perform(call, sequence, deadline, options.keep); });
+  return queue_.run(
+      {.deadline = deadline, .name = collective::name_of(call.kind)},
+      [&](std::uint64_t sequence) { return perform(call, sequence, deadline, options.keep); },
+      [this](const Status& why) { return fail(why); });
 }
 
 WorkPtr BorrowedGroup::start(const Call& call, const OpOptions& options) {
@@ -270,10 +273,13 @@ void BorrowedGroup::abort(const Status& why) {
 Status BorrowedGroup::monitored_barrier(const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit({.kind = OpKind::kMonitoredBarrier}));
   const Deadline deadline = who_.deadline_of(options);
-  return queue_.run([&](std::uint64_t sequence) {
-    const Status met = meet(sequence, deadline);
-    return met.ok() || met.code() == Code::kUnsupported ? met : fail(met);
-  });
+  return queue_.run(
+      {.deadline = deadline, .name = collective::name_of(OpKind::kMonitoredBarrier)},
+      [&](std::uint64_t sequence) {
+        const Status met = meet(sequence, deadline);
+        return met.ok() || met.code() == Code::kUnsupported ? met : fail(met);
+      },
+      [this](const Status& why) { return fail(why); });
 }
 
 Status BorrowedGroup::meet(std::uint64_t sequence, const Deadline& deadline) {
