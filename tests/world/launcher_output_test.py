@@ -220,41 +220,29 @@ class Grants(LauncherTest):
             self.assertNotEqual(env["LOCKSTEP_ERROR_FILE"], env["TORCHELASTIC_ERROR_FILE"])
         self.assertEqual(ranks[0]["env"]["LOCKSTEP_STORE"], ranks[1]["env"]["LOCKSTEP_STORE"])
 
-    def test_descriptors_are_the_standard_ones_the_secret_and_rank_0s_socket(self):
+    def test_descriptors_are_the_standard_ones_and_the_secret(self):
         reader, writer = os.pipe()
         os.set_inheritable(writer, True)
         ranks = self.ranks("--nproc", 2, pass_fds=[writer])
         os.close(reader)
         os.close(writer)
-        for rank, given in enumerate(ranks):
+        for given in ranks:
             fds = {int(number): target for number, target in given["fds"].items() if not target.startswith("/proc/")}
             secret = int(given["env"]["LOCKSTEP_SECRET_FD"])
             self.assertIn("memfd", fds[secret])
-            wanted = {0, 1, 2, secret}
-            if rank == 0:
-                store = int(given["env"]["LOCKSTEP_STORE_FD"])
-                self.assertTrue(fds[store].startswith("socket:"))
-                wanted.add(store)
-            else:
-                self.assertNotIn("LOCKSTEP_STORE_FD", given["env"])
-            self.assertEqual(set(fds), wanted)
+            self.assertEqual(set(fds), {0, 1, 2, secret})
+            self.assertNotIn("LOCKSTEP_STORE_FD", given["env"])
 
-    def test_the_socket_listens_where_the_variable_says(self):
+    def test_the_agent_serves_the_store_where_the_variable_says(self):
         program = self.python("""
 import os, socket
-if os.environ["RANK"] == "0":
-    listener = socket.socket(fileno=int(os.environ["LOCKSTEP_STORE_FD"]))
-    assert listener.getsockname() == ("127.0.0.1", int(os.environ["LOCKSTEP_STORE"].split(":")[1]))
-    listener.setblocking(True)
-    for _ in range(2):
-        peer, _ = listener.accept()
-        peer.sendall(b"hello")
-else:
-    host, port = os.environ["LOCKSTEP_STORE"].split(":")
-    print(socket.create_connection((host, int(port))).recv(10).decode())
+host, port = os.environ["LOCKSTEP_STORE"].split(":")
+assert host == "127.0.0.1"
+socket.create_connection((host, int(port))).close()
+print("there")
 """)
         status, out, err = self.run_job("--nproc", 3, *program)
-        self.assertEqual((status, out.count("hello")), (0, 2), err)
+        self.assertEqual((status, out.count("there")), (0, 3), err)
 
     def test_rank_0_can_bind_the_master_port_and_nobody_else_is_given_it(self):
         program = self.python("""
@@ -356,7 +344,7 @@ class DryRun(LauncherTest):
         for text in ("rank 0 on ", "rank 1 on ", "  RANK=1\n", "  MINE=1\n", "  MASTER_PORT=<free port>\n",
                      "attempt_0/1/stdout.log, and shown", 'executes /', '"touch started"'):
             self.assertIn(text, out)
-        self.assertEqual(out.count("LOCKSTEP_STORE_FD"), 1)
+        self.assertNotIn("LOCKSTEP_STORE_FD", out)
 
     def test_it_shows_a_host_of_several(self):
         status, out, _ = self.run_job("--dry-run", "--nproc", 2, "--nnodes", 3, "--node-rank", 1, "--insecure",

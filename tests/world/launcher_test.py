@@ -334,6 +334,18 @@ class NothingIsLeft(LauncherTest):
         job.finish()
 
 
+class Store(LauncherTest):
+    """F18: it is the launcher's, and so no rank takes it along."""
+
+    def test_the_others_shrink_the_world_when_rank_0_dies(self):
+        status, out, err = self.run_job("--nproc", 3, os.environ["WORLD_RANK"], "--shrink")
+        self.assertEqual(status, 128 + signal.SIGKILL, err)
+        answers = [json.loads(line.split("] ", 1)[1]) for line in out.splitlines()]
+        self.assertEqual([answer.get("sum") for answer in answers], [3.0, 3.0], (out, err))
+        for answer in answers:
+            self.assertIn("rank 0 died", answer["heard"])
+
+
 class Limits(LauncherTest):
     """F31: descriptors."""
 
@@ -343,7 +355,7 @@ class Limits(LauncherTest):
     def test_too_few_descriptors_are_refused_before_anything_starts(self):
         status, out, err = self.run_job("--nproc", 100, "sh", "-c", "echo started", preexec_fn=self.limited(64, 64))
         self.assertEqual((status, out), (2, ""))
-        self.assertIn("100 ranks need 448 open files in the launcher, and the limit is 64", err)
+        self.assertIn("100 ranks need 664 open files in the launcher, and the limit is 64", err)
 
     def test_the_soft_limit_is_raised_for_the_launcher_alone(self):
         status, out, _ = self.run_job("--nproc", 20, "sh", "-c", "ulimit -Sn", preexec_fn=self.limited(64, 4096))

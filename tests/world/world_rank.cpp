@@ -1,6 +1,6 @@
 // One rank for world_hosts_test.py: joins the world that its environment says, reduces and passes a message
 // around, and prints what came of it as one line of JSON. With --desync the last rank takes the first
-// operation for another one.
+// operation for another one. With --shrink rank 0 dies, and the others go on without it.
 //
 // With --steps, for attack.py, it runs steps of a job instead: some work, a reduction, and a call of the
 // store. For each byte on rank 0's stdin that prints how long the steps since the last one took; at its end
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -50,6 +51,19 @@ Status run(json& answer, First first) {
   for (const base::SocketAddress& address : world->rendezvous().addresses)
     answer["addresses"].push_back(address.host());
   return backend::barrier(group);
+}
+
+Status run_shrink(json& answer) {
+  (void)::signal(SIGTERM, SIG_IGN);  // the launcher asks those that are left to end; they may finish first
+  LOCKSTEP_ASSIGN(const std::unique_ptr<World> world, World::join());
+  LOCKSTEP_TRY(backend::barrier(world->group()));
+  if (world->rank() == Rank{0}) ::raise(SIGKILL);
+  answer["heard"] = backend::barrier(world->group()).text();
+  LOCKSTEP_ASSIGN(const std::unique_ptr<Backend> group, world->shrink());
+  std::vector<float> data(1, static_cast<float>(world->rank().value));
+  LOCKSTEP_TRY(backend::all_reduce(*group, std::span(data)));
+  answer["sum"] = data.front();
+  return {};
 }
 
 // Enough for a step of some milliseconds; the reduction is about a quarter of it.
@@ -114,8 +128,9 @@ int main(int argc, char** argv) {
   const std::string_view mode = argc == 2 ? argv[1] : "";
   nlohmann::json answer;
   const lockstep::Status status =
-      mode == "--steps" ? lockstep::run_steps()
-                        : lockstep::run(answer, mode == "--desync" ? First::kAnother : First::kSame);
+      mode == "--steps"    ? lockstep::run_steps()
+      : mode == "--shrink" ? lockstep::run_shrink(answer)
+                           : lockstep::run(answer, mode == "--desync" ? First::kAnother : First::kSame);
   answer["ok"] = status.ok();
   answer["message"] = status.text();
   std::cout << answer.dump() << std::endl;

@@ -100,7 +100,8 @@ class World : public RendezvousGroups {
   // operation was working on when it failed should be written anew afterwards. No thread uses it, and no
   // other call of this world runs, meanwhile.
   // kLeftOut for a rank that the others go on without, now and from every later call. kStoreLost if the store
-  // is gone; then nobody can shrink.
+  // is gone or does not answer; then nobody can shrink. So it is after the death of rank 0 where that serves
+  // the store: env:// without a launcher, tcp://, spawn(). Under `lockstep run` the launcher serves it.
   virtual Result<std::unique_ptr<Backend>> shrink(const ShrinkOptions& options = {}) = 0;
   // Plain memory in a world of one.
   virtual Result<SharedMemory> allocate(Bytes size) = 0;

@@ -124,8 +124,6 @@ void Attempt::on_round(Round round) {
     }
   }
   const Status status = group_.start(std::move(plans));
-  // Rank 0's alone from now on: when it dies, nobody is left waiting in its queue.
-  round_.store_listener.reset();
   if (!status.ok()) {
     reported_ = true;
     context_.coordinator.report_failure(describe_failed_start(status.cause().rank.value_or(Rank{0}), status));

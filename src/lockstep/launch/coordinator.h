@@ -9,14 +9,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/clock.h"
+#include "lockstep/base/secret.h"
 #include "lockstep/base/status.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/launch/worker_environment.h"
+#include "lockstep/store/tcp_server.h"
 
 namespace lockstep::launch {
 
@@ -25,9 +29,9 @@ struct Round {
   JobSetting job = {};
   std::vector<NodePlan> nodes = {};
   int node = 0;  // this one
-  // On node 0, where rank 0 is: the listening socket of our store, and a socket that holds torch's port. They
-  // are open as long as the Round is.
-  UniqueFd store_listener = {};
+  // On node 0, where rank 0 is: our store, which its agent serves, so that no rank takes it along; and a
+  // socket that holds torch's port. Both are there as long as the Round is.
+  std::unique_ptr<store::TcpStoreServer> store = {};
   UniqueFd master_port = {};
 };
 
@@ -62,14 +66,17 @@ class Coordinator {
   virtual void report_stop(int signal) = 0;
 };
 
-// The sockets of rank 0 on `address` (port 0), and the job's two endpoints with the ports they got.
-Status open_rank0_sockets(const base::SocketAddress& address, Round& round);
+// Holds a port of `address` for torch's rank 0, and writes it into `job`.
+Result<UniqueFd> hold_master_port(const base::SocketAddress& address, JobSetting& job);
+// Node 0's part of a round whose ranks are known: serves the store on a port of `address`, and holds torch's.
+Status open_ports(const base::SocketAddress& address, const Secret& secret, const Clock& clock, Round& round);
 
 // One host: every report comes back as the event it means.
 class LocalCoordinator final : public Coordinator {
  public:
   // `job` without endpoints and epoch.
-  static Result<std::unique_ptr<LocalCoordinator>> make(JobSetting job, NodePlan node);
+  static Result<std::unique_ptr<LocalCoordinator>> make(JobSetting job, NodePlan node, const Secret& secret,
+                                                        const Clock& clock);
 
   int fd() const override { return wake_.get(); }
   std::vector<AgentEvent> take() override;
@@ -79,12 +86,18 @@ class LocalCoordinator final : public Coordinator {
   void report_stop(int signal) override;
 
  private:
-  LocalCoordinator(JobSetting job, NodePlan node, UniqueFd wake)
-      : job_(std::move(job)), node_(std::move(node)), wake_(std::move(wake)) {}
+  LocalCoordinator(JobSetting job, NodePlan node, const Secret& secret, const Clock& clock, UniqueFd wake)
+      : job_(std::move(job)),
+        node_(std::move(node)),
+        secret_(secret),
+        clock_(clock),
+        wake_(std::move(wake)) {}
   void add(AgentEvent event);
 
   JobSetting job_;
   NodePlan node_;
+  const Secret secret_;
+  const Clock& clock_;
   UniqueFd wake_;
   std::vector<AgentEvent> events_;
 };

@@ -28,7 +28,6 @@ void mark_unknown(const Round& round, const LocalSetting& setting, WorkerPlan& p
   variables["MASTER_PORT"] = "<free port>";
   variables["LOCKSTEP_STORE"] = cat(round.job.master.host, ":<free port>");
   if (setting.secret) variables["LOCKSTEP_SECRET_FD"] = "<descriptor>";
-  if (plan.place.rank == Rank{0}) variables["LOCKSTEP_STORE_FD"] = "<descriptor>";
 }
 
 std::string stream_text(std::string_view name, const RankOutput::Plan& plan) {

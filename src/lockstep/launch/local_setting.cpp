@@ -10,9 +10,11 @@
 namespace lockstep::launch {
 namespace {
 
-// Two pipes, two log files and a moment's error pipe for each rank; and what the launcher itself has open.
+// Two pipes, two log files and a moment's error pipe for each rank, and what the launcher itself has open;
+// for each rank of the job, whose store it may serve, and each host, as many connections as the store allows.
 constexpr int kDescriptorsPerRank = 4;
-constexpr int kOwnDescriptors = 48;
+constexpr int kConnectionsPerRank = 2;
+constexpr int kOwnDescriptors = 64;
 
 Result<std::vector<std::vector<int>>> bind_ranks(base::Binding binding, int nproc) {
   if (binding == base::Binding::kNone) return std::vector<std::vector<int>>(static_cast<std::size_t>(nproc));
@@ -105,8 +107,10 @@ Result<std::optional<Secret>> choose_secret(const RunOptions& options, const Env
       {.failure = Failure::kNoSecret});
 }
 
-Status reserve_descriptors(int nproc) {
-  const auto needed = static_cast<rlim_t>(nproc) * kDescriptorsPerRank + kOwnDescriptors;
+Status reserve_descriptors(int nproc, int nnodes) {
+  const auto clients = static_cast<rlim_t>(nproc) * static_cast<rlim_t>(nnodes);  // if all hosts have as many
+  const auto needed =
+      static_cast<rlim_t>(nproc) * kDescriptorsPerRank + clients * kConnectionsPerRank + kOwnDescriptors;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
     return Status::from_errno("the limit of open files cannot be read", errno);

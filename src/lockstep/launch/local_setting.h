@@ -41,8 +41,8 @@ Result<std::optional<Secret>> choose_secret(const RunOptions& options, const Env
 // Everything but the program, which has exit codes of its own.
 Result<LocalSetting> make_local_setting(const RunOptions& options, const Environment& environment);
 
-// Raises the soft limit of open files where the ranks' pipes need it. kNoDescriptors if the hard limit is too
-// low.
-Status reserve_descriptors(int nproc);
+// Raises the soft limit of open files where the ranks' pipes, and their connections to the store, need it.
+// kNoDescriptors if the hard limit is too low.
+Status reserve_descriptors(int nproc, int nnodes);
 
 }  // namespace lockstep::launch

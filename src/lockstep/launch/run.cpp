@@ -57,7 +57,9 @@ Result<std::unique_ptr<Coordinator>> make_coordinator(const RunOptions& options,
   const JobSetting job = make_job(options, setting);
   NodePlan plan{.host = setting.host, .nproc = setting.nproc, .role = options.role};
   if (options.nnodes == 1) {
-    LOCKSTEP_ASSIGN(std::unique_ptr<Coordinator> local, LocalCoordinator::make(job, std::move(plan)));
+    LOCKSTEP_ASSIGN(
+        std::unique_ptr<Coordinator> local,
+        LocalCoordinator::make(job, std::move(plan), setting.secret.value_or(Secret::insecure()), clock));
     return local;
   }
   StoreCoordinatorOptions several{.plan = plan,
@@ -291,7 +293,7 @@ Result<int> run(const RunOptions& given, const Environment& environment, const C
     std::cout << dry_run_text(options, environment, setting);
     return 0;
   }
-  LOCKSTEP_TRY(reserve_descriptors(setting.nproc));
+  LOCKSTEP_TRY(reserve_descriptors(setting.nproc, options.nnodes));
   auto code = run_job(options, environment, clock, setting);
   if (!code.ok() && code.status().code() != Code::kInvalid) {
     return say_and_exit(code.status().message(), kExitUsage);

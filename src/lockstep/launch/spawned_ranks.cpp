@@ -12,6 +12,7 @@
 #include <csignal>
 
 #include "lockstep/base/crypto.h"
+#include "lockstep/base/net.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/child_process.h"
@@ -49,11 +50,14 @@ Result<SpawnedRanks> SpawnedRanks::make(WorldSize size, const Variables& inherit
   LOCKSTEP_ASSIGN(ranks.secret_, Secret::generate().to_memfd());
   std::array<std::byte, 6> random{};
   base::random_bytes(random);
-  JobSetting& job = ranks.round_.job;
+  JobSetting& job = ranks.job_;
   job.job_id = cat("spawn-", base::hex(random));
   job.run_id = job.job_id;
   LOCKSTEP_ASSIGN(const auto loopback, base::SocketAddress::parse("127.0.0.1", 0));
-  LOCKSTEP_TRY(open_rank0_sockets(loopback, ranks.round_));
+  LOCKSTEP_ASSIGN(ranks.master_port_, hold_master_port(loopback, job));
+  LOCKSTEP_ASSIGN(ranks.store_listener_, base::listen_on(loopback.with_port(0)));
+  LOCKSTEP_ASSIGN(const base::SocketAddress store, base::local_address(ranks.store_listener_.get()));
+  job.store = {.host = store.host(), .port = store.port()};
   ranks.places_ = place_ranks({{.host = base::host_name(), .nproc = size.value}});
   return ranks;
 }
@@ -74,11 +78,11 @@ SpawnedRanks::Grant SpawnedRanks::grant(Rank rank) const {
       .secret_fd = secret_.get(), .error_file = error_path(error), .torch_error_file = error_path(error)};
   Grant grant{.inherited = {secret_.get(), error}};
   if (rank == Rank{0}) {
-    given.store_fd = round_.store_listener.get();
-    grant.inherited.push_back(round_.store_listener.get());
+    given.store_fd = store_listener_.get();
+    grant.inherited.push_back(store_listener_.get());
   }
   grant.environment =
-      worker_environment(inherited_, options_.env, rank_variables(round_.job, places_[index], given));
+      worker_environment(inherited_, options_.env, rank_variables(job_, places_[index], given));
   return grant;
 }
 
@@ -191,7 +195,7 @@ void SpawnedRanks::stop_all() {
 }
 
 Status SpawnedRanks::wait() {
-  round_.store_listener.reset();  // rank 0's alone
+  store_listener_.reset();  // rank 0's alone: when it dies, nobody is left waiting in its queue
   Status first = wait_for_first_failure();
   stop_all();
   return first;

@@ -63,7 +63,9 @@ class SpawnedRanks {
   Variables inherited_;
   SpawnOptions options_;
   std::vector<RankPlace> places_;
-  Round round_;
+  JobSetting job_;
+  UniqueFd store_listener_;  // of the store, which rank 0 serves
+  UniqueFd master_port_;
   UniqueFd secret_;
 };
 

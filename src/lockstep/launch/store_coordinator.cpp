@@ -196,7 +196,7 @@ Status StoreCoordinator::make_round_on_thread(Session& session) {
                .max_restarts = card.max_restarts,
                .insecure = options_.meeting.secret.is_insecure()};
   round.nodes = session.log.plans();
-  LOCKSTEP_TRY(open_rank0_sockets(session.meeting.address, round));
+  LOCKSTEP_TRY(open_ports(session.meeting.address, options_.meeting.secret, clock_, round));
   const AgentMessage message{
       .kind = AgentMessage::Kind::kRound, .epoch = round.job.epoch, .job = round.job, .nodes = round.nodes};
   LOCKSTEP_TRY(publish_on_thread(session, message));

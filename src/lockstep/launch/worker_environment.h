@@ -22,7 +22,7 @@ struct JobSetting {
   std::uint64_t epoch = 0;  // how often the job was restarted
   int max_restarts = 0;
   base::Endpoint master = {};  // where torch's rank 0 may listen
-  base::Endpoint store = {};   // where our rank 0 listens
+  base::Endpoint store = {};   // where our store is
   bool insecure = false;
 
   bool operator==(const JobSetting&) const = default;
@@ -30,7 +30,7 @@ struct JobSetting {
 
 // What one rank is given by this host.
 struct RankGrant {
-  std::optional<int> store_fd = {};   // rank 0: the listening socket
+  std::optional<int> store_fd = {};   // rank 0 of a program that spawns: the listening socket
   std::optional<int> secret_fd = {};  // empty for an insecure job
   std::string error_file = {};
   std::string torch_error_file = {};

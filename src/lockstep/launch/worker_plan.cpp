@@ -71,10 +71,6 @@ std::vector<WorkerPlan> plan_workers(const PlanInput& input, const Round& round)
       grant.secret_fd = input.secret_fd;
       child.inherited.push_back(input.secret_fd);
     }
-    if (place.rank == Rank{0} && round.store_listener) {
-      grant.store_fd = round.store_listener.get();
-      child.inherited.push_back(round.store_listener.get());
-    }
     child.environment =
         worker_environment(input.environment.all, options.env, rank_variables(round.job, place, grant));
     plans.push_back({.place = place,

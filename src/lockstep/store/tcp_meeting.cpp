@@ -68,7 +68,7 @@ Result<base::UniqueFd> copy_of_listening(int fd) {
   if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 || listening == 0) {
     return Status::invalid(
         cat("LOCKSTEP_STORE_FD=", fd,
-            " is not a listening socket. `lockstep run` sets it for rank 0; a program that rank 0 "
+            " is not a listening socket. lockstep::spawn sets it for rank 0; a program that rank 0 "
             "starts must not use it."));
   }
   (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);
