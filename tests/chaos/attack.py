@@ -98,7 +98,7 @@ class Job:
         self.store = StoreProcess(place, "shm", scratch.folder.name, scratch.environment())
         self.ranks = []
         for rank in range(2):
-            environment = scratch.environment(RANK=str(rank), WORLD_SIZE="2", LOCKSTEP_STORE=self.store.address,
+            environment = scratch.environment(RANK=str(rank), WORLD_SIZE="2", **self.store.variables,
                                               LOCKSTEP_JOB_ID="chaos", LOCKSTEP_SECRET_FILE=self.store.secret)
             self.ranks.append(subprocess.Popen([*place.prefix(0), options.rank_program, "--steps"], env=environment,
                                                stdin=subprocess.PIPE, stdout=subprocess.PIPE))

@@ -6,6 +6,7 @@ from calls import MISMATCHES, Destroy, Fork, LeaveEarly, Mismatch, OppositeOrder
 from deaths import (DEADLY, Death, DeathWhileJoining, DeathWhileLeaving, OutOfMemory, SeveralDeaths, Stop,
                     StopAndContinue, Storm)
 from limits import Limited, NoMemory, NoSharedMemory, Signals, TooMuch, WallClock
+from servers import ServerDeath, ServerStop
 from strangers import Attack, Impostors
 from wires import Break, Cut, Damage, Flip, Late
 
@@ -18,7 +19,7 @@ def all_cases(jumping_clock=""):
              LeaveEarly(), Say(), NoMemory(), OutOfMemory(), NoSharedMemory(), TooMuch(), Storm(),
              Limited("no_descriptors", ("few_descriptors", "no_descriptors")),
              Limited("no_threads", ("few_threads", "no_threads")), Signals(), Fork(), SecondJoin(), Destroy(),
-             OppositeOrder()]
+             OppositeOrder(), ServerDeath(), ServerStop()]
     return cases + ([WallClock(jumping_clock)] if jumping_clock else [])
 
 

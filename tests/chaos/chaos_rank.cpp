@@ -121,7 +121,7 @@ class RankProgram {
     if (world_->group().failure().ok()) world_->group().abort(status);
     // A group that has failed says so, at once.
     report("again", to_json(barrier(world_->group())));
-    if (plan_.fault == "stop" && !victim_) go_on_without_victims();
+    if ((plan_.fault == "stop" || plan_.fault == "stop_barrier") && !victim_) go_on_without_victims();
   }
 
   Status run_steps() {
@@ -129,6 +129,11 @@ class RankProgram {
     for (int k = 0; k < plan_.steps && status.ok() && !left_; ++k) {
       Step step = step_at(plan_, k, world_->size());
       const bool now = k == plan_.step;
+      if (now && plan_.fault == "stop_barrier") {
+        if (victim_) inject_sudden("stop");
+        status = world_->group().monitored_barrier();
+        continue;
+      }
       if (victim_ && now) LOCKSTEP_TRY(inject(step));
       if (victim_ && plan_.fault == "slow") std::this_thread::sleep_for(plan_.slow);
       if (!left_ && !(victim_ && now && plan_.fault == "skip")) status = run_one(step);

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -201,7 +202,7 @@ class StoreProcess:
             [*place.prefix(0), place.command, "store", "--job-id", "chaos", "--secret-file", self.secret, "--host",
              place.address(transport)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, env=environment)
-        self.address = self.process.stdout.readline().decode().strip()
+        self.variables = {"LOCKSTEP_STORE": self.process.stdout.readline().decode().strip()}
 
     def end(self):
         self.process.terminate()
@@ -209,6 +210,20 @@ class StoreProcess:
         self.process.stdout.close()
         os.unlink(self.secret)
         os.unlink(self.other_secret)
+
+
+class RankStore:
+    """That which rank 0 serves, as in a job without a launcher."""
+
+    process = None
+
+    def __init__(self, place, transport, folder):
+        self.secret = new_secret(os.path.join(folder, "secret"))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.variables = {"MASTER_ADDR": place.address(transport), "MASTER_PORT": str(free.getsockname()[1])}
+
+    def end(self):
+        os.unlink(self.secret)
 
 
 class Scratch:
@@ -228,7 +243,7 @@ class Scratch:
         while True:
             processes = processes_with(self.mark)
             left = [f"process {pid}" for pid in processes]
-            left += [f"socket {socket}" for socket in place.sockets()]
+            left += [f"socket {left_open}" for left_open in place.sockets()]
             left += [f"file {name}" for name in os.listdir(self.folder.name)]
             left += [f"shared memory {name}" for name in shared_names() - names_before]
             if not left or time.monotonic() > deadline:

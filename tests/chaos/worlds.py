@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import memory
-from places import Scratch, Siege, StoreProcess, Visit, available_memory, resident, shared_names, within
+from places import RankStore, Scratch, Siege, StoreProcess, Visit, available_memory, resident, shared_names, within
 
 JOIN_SECONDS = 20  # what a world may take to start, on a busy machine
 LAST_WORDS = 20  # how long ranks may take to end once they have heard the failure
@@ -38,6 +38,7 @@ class Plan:
     cut: str = ""  # by the driver: "both", "first", "second", "silent"
     resume_after: float = -1  # SIGCONT so long after the stop; -1: when the others have gone on
     storm: bool = False  # the driver kills all
+    store_in_rank_0: bool = False  # else it is a process of its own
     siege: float = 0  # seconds for which strangers attack every listener, by turns
     impostors: str = ""  # who come to every listener: what is wrong with them
     flip: str = ""  # by the driver, in the victim's memory: a bit of the "header" or of the "payload"
@@ -58,8 +59,8 @@ class RankProcess:
                      "stall-ms": int(plan.stall_ms), "timeout-ms": int(plan.timeout_ms)}
         words = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         environment = scratch.environment(
-            RANK=str(rank), WORLD_SIZE=str(plan.world), LOCKSTEP_STORE=store.address, LOCKSTEP_JOB_ID="chaos",
-            LOCKSTEP_SECRET_FILE=store.secret, LOCKSTEP_TIMEOUT=str(within(JOIN_SECONDS))) | plan.variables
+            RANK=str(rank), WORLD_SIZE=str(plan.world), LOCKSTEP_JOB_ID="chaos", LOCKSTEP_SECRET_FILE=store.secret,
+            LOCKSTEP_TIMEOUT=str(within(JOIN_SECONDS))) | store.variables | plan.variables
         self.process = subprocess.Popen(
             [*place.prefix(plan.host_of(rank)), program, *words, *plan.options], env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -143,7 +144,7 @@ class Conductor:
             self.injected = time.monotonic()
             for rank in self.ranks:
                 rank.process.kill()
-        if plan.fault == "stop" and marks:
+        if plan.fault in ("stop", "stop_barrier") and marks:
             if plan.resume_after >= 0:
                 resume = now >= self.injected + plan.resume_after
             else:
@@ -251,7 +252,10 @@ def run(plan, program, place, cgroup=None):
     """Runs the plan and cleans up; nothing of it is left, or the outcome says what was."""
     names, scratch = shared_names(), Scratch()
     began = time.monotonic()
-    store = StoreProcess(place, plan.transport, scratch.folder.name, scratch.environment())
+    if plan.store_in_rank_0:
+        store = RankStore(place, plan.transport, scratch.folder.name)
+    else:
+        store = StoreProcess(place, plan.transport, scratch.folder.name, scratch.environment())
     if plan.fault == "too_much" and not cgroup:
         too_much = available_memory() + (1 << 30)
         plan = dataclasses.replace(plan, options=("--too-much", str(too_much), "--heap-capacity", str(2 * too_much)))

@@ -1,0 +1,58 @@
+"""Rank 0 serves the store, as without a launcher, and is what fails."""
+
+from case import DEATH_BOUND, STALL_MS, Case, all_name, each_hears, said
+from places import within
+
+
+class ServerCase(Case):
+    def serve(self, plan, rng):
+        self.random_point(plan, rng)
+        plan.victims, plan.store_in_rank_0 = [0], True
+
+
+class ServerDeath(ServerCase):
+    """F1, F18: the others name it; what they were doing needs no store."""
+
+    row, name = "F1", "kill_server"
+
+    def choose(self, plan, rng):
+        self.serve(plan, rng)
+        plan.fault, plan.bound = "kill", DEATH_BOUND[plan.transport]
+
+    def rule(self, plan, outcome):
+        return all_name(plan, outcome, {"peer_died"}, {0})
+
+
+class ServerStop(ServerCase):
+    """F4, F18: stopped in the middle of the steps, or while the others are in a monitored_barrier, whose deadline counts; and
+    then nobody can shrink, and all hear that in time."""
+
+    row, name, cost = "F4", "stop_server", 8
+    TIMEOUT_MS = 500
+    PATIENCE = 5  # of the ranks' shrink
+
+    def choose(self, plan, rng):
+        self.serve(plan, rng)
+        plan.fault = rng.choice(("stop", "stop_barrier"))
+        if plan.fault == "stop":
+            plan.stall_ms, plan.bound = STALL_MS, STALL_MS / 1000 + 1
+        else:
+            plan.timeout_ms, plan.bound = self.TIMEOUT_MS, self.TIMEOUT_MS / 1000 + 2
+
+    def rule(self, plan, outcome):
+        if plan.fault == "stop":
+            complaints = all_name(plan, outcome, {"peer_stalled", "peer_unreachable"}, {0})
+        else:
+            # Who is not on its host knows only that the store does not answer.
+            complaints = each_hears(
+                outcome, plan.survivors(),
+                lambda rank, heard: (heard["failure"] == "missing_ranks" and heard["missing"] == [0]) or
+                (heard["failure"] == "peer_stalled" and heard["peer"] == 0 and not plan.timed) or
+                (heard["failure"] == "store_lost" and plan.transport == "tcp"))
+        for rank in plan.survivors():
+            heard, *rest = [event for event in outcome.events[rank] if event["event"] == "failed"]
+            if not rest or rest[0]["failure"] != "store_lost":
+                complaints.append(f"rank {rank} shrinks without a store: {said(rest[0] if rest else None)}")
+            elif (rest[0]["at"] - heard["at"]) / 1e9 > within(self.PATIENCE + max(1, plan.stall_ms / 1000)):
+                complaints.append(f"rank {rank} heard only after {(rest[0]['at'] - heard['at']) / 1e9:.1f} s that it cannot")
+        return complaints
