@@ -283,6 +283,25 @@ TEST(MailOfProcesses, ARankWithoutMemoryForAPipeIsNamedByAll) {
   }));
 }
 
+TEST(Mail, AReceiveFromAnyRankEndsWhenAllOthersHaveDestroyedTheGroup) {
+  for (const int first : {3, 1}) {  // on one host, and on two
+    EXPECT_OK(run_ranks(3, [first](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, first);
+      ASSERT_TRUE(world);
+      auto group = world->new_group({Rank{0}, Rank{1}, Rank{2}}, {.timeout = 5min});
+      ASSERT_OK(group.status());
+      if (rank.rank.value == 0) {
+        Buffer bytes(4);
+        const Status left = (*group)->recv({}, 1, bytes)->wait();
+        EXPECT_THAT(left, StatusIs(Code::kDisconnected, HasSubstr("all other ranks have left the group")));
+        EXPECT_EQ(left.failure(), Failure::kDesync);
+      }
+      group->reset();
+      ASSERT_OK(barrier(world->group()));  // they have not left the world
+    }));
+  }
+}
+
 // Those that are left have new pipes; what the one that comes back does reaches nobody.
 TEST(MailOfProcesses, AfterAShrinkMessagesGoOnWithoutTheOneThatComesBack) {
   Survivors survivors;

@@ -61,7 +61,13 @@ struct MessagePlace {
 }  // namespace
 
 struct NativeGroup::Pending {
-  explicit Pending(std::vector<Rank> ranks) : members(std::move(ranks)) {}
+  Pending(std::vector<Rank> ranks, Rank own) : members(std::move(ranks)), others(after(members, own)) {}
+  // Everybody asks another one first.
+  static std::vector<Rank> after(std::vector<Rank> ranks, Rank own) {
+    std::ranges::rotate(ranks, std::ranges::find(ranks, own));
+    ranks.erase(ranks.begin());
+    return ranks;
+  }
   // The place of a rank of the world in the group.
   std::optional<Rank> member(std::optional<Rank> rank) const {
     if (!rank) return std::nullopt;
@@ -82,6 +88,7 @@ struct NativeGroup::Pending {
     return count == 0;
   }
   const std::vector<Rank> members;
+  const std::vector<Rank> others;  // who may serve a receive from any rank
   Mutex mutex;
   CondVar changed;
   int count LOCKSTEP_GUARDED_BY(mutex) = 0;
@@ -92,7 +99,7 @@ NativeGroup::NativeGroup(NativeGroupParts parts, const Clock& clock)
       clock_(clock),
       who_(std::move(parts_.plan), clock),
       queue_(clock, who_.text()),
-      pending_(std::make_shared<Pending>(who_.members())) {}
+      pending_(std::make_shared<Pending>(who_.members(), who_.own())) {}
 
 NativeGroup::~NativeGroup() {
   if (who_.in_forked_child()) {
@@ -165,11 +172,13 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
   const MessagePlace place{"recv", work->sequence(), who_.own(), who_.name(), parts_.has_left};
   pending_->add();
   (*messenger)
-      ->recv(parts_.id, sender, tag, bytes, who_.deadline_of(options),
-             [work, place, pending = pending_](const Status& status, std::optional<Rank> source) {
-               work->complete(place.describe(status), pending->member(source));
-               pending->remove();
-             });
+      ->recv(
+          parts_.id, sender, tag, bytes, who_.deadline_of(options),
+          [work, place, pending = pending_](const Status& status, std::optional<Rank> source) {
+            work->complete(place.describe(status), pending->member(source));
+            pending->remove();
+          },
+          transport::messages::Senders(pending_, &pending_->others));
   return work;
 }
 

@@ -91,6 +91,7 @@ void Channel::end_on_strand(const Status& why) {
     return receive.peer == peer_ ? std::optional(receive.blame(*failure_)) : std::nullopt;
   });
   for (const auto& [receive, status] : receives) complete_on_strand(*receive, status);
+  surroundings_->peer_is_gone();
 }
 
 void Channel::complete_on_strand(Operation& operation, const Status& status) {

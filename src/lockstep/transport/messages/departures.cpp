@@ -49,6 +49,7 @@ void Departures::left_on_strand(const Frame& frame) {
     return waits ? std::optional(withdrawn(receive, peer, frame.refusal, "")) : std::nullopt;
   });
   for (const auto& [receive, status] : receives) channel_.complete_on_strand(*receive, status);
+  channel_.surroundings().peer_is_gone();
 }
 
 void Departures::say_left_on_strand(std::uint64_t group) {

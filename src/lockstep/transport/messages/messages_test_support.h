@@ -192,13 +192,16 @@ inline StatusFuture send(Messenger& messenger, int to, ByteView bytes, const Dea
 }
 
 inline OutcomeFuture recv(Messenger& messenger, std::optional<int> from, ByteSpan bytes,
-                          const Deadline& deadline, const Label& label = {}) {
+                          const Deadline& deadline, const Label& label = {},
+                          transport::messages::Senders others = {}) {
   auto promise = std::make_shared<std::promise<Outcome>>();
   auto future = promise->get_future();
-  messenger.recv(label.group, from ? std::optional(Rank(*from)) : std::nullopt, label.tag, bytes, deadline,
-                 [promise](const Status& status, std::optional<Rank> source) {
-                   promise->set_value({.status = status, .source = source});
-                 });
+  messenger.recv(
+      label.group, from ? std::optional(Rank(*from)) : std::nullopt, label.tag, bytes, deadline,
+      [promise](const Status& status, std::optional<Rank> source) {
+        promise->set_value({.status = status, .source = source});
+      },
+      std::move(others));
   return future;
 }
 

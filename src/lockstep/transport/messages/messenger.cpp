@@ -54,6 +54,9 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     strand()->when_failed([weak = weak_from_this()](const Status& why) {
       if (const auto self = weak.lock()) self->fail_on_strand(why);
     });
+    surroundings_->peer_is_gone = [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->end_unserved_on_strand();
+    };
     strand()->run([this] { accept_on_strand(); });
   }
 
@@ -220,28 +223,72 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     if (auto arrival = surroundings_->mailbox.take_arrival(*operation)) {
       return routes_.to_on_strand(arrival->source).deliver_on_strand(operation, std::move(*arrival));
     }
-    if (operation->peer) {
-      if (const Status gone = why_nothing_comes_on_strand(*operation); !gone.ok())
-        return surroundings_->echoes->hold_on_strand(*operation, gone, operation->peer);
-    }
+    if (const Status gone = why_nothing_comes_on_strand(*operation); !gone.ok())
+      return surroundings_->echoes->hold_on_strand(*operation, gone, gone.cause().peer);
     surroundings_->mailbox.post(operation);
-    if (should_ask_on_strand(*operation))
+    if (whom_to_ask_on_strand(*operation))
       arm_timer_on_strand(operation->started + *surroundings_->options.watch_after);
   }
 
-  // Why a receive from one rank can meet no message any more.
+  // Why a receive can meet no message any more; ok while it can.
   Status why_nothing_comes_on_strand(const Operation& receive) {
-    const Rank peer = *receive.peer;
-    if (const auto& failure = routes_.to_on_strand(peer).failure()) return receive.blame(*failure);
+    if (receive.peer) return why_gone_on_strand(receive, *receive.peer);
+    if (!receive.others || receive.others->empty() || first_sender_on_strand(receive)) return {};
+    for (const Rank other : *receive.others) {
+      if (const Status gone = why_gone_on_strand(receive, other); gone.failure() != Failure::kClosed)
+        return gone;
+    }
+    return receive.blame(
+        Status::aborted("all other ranks have left the group.", {.failure = Failure::kClosed}),
+        receive.others->front());
+  }
+
+  // Why nothing comes from that rank any more.
+  Status why_gone_on_strand(const Operation& receive, Rank peer) {
+    if (const auto& failure = routes_.to_on_strand(peer).failure()) return receive.blame(*failure, peer);
     if (!routes_.is_other(peer)) return {};
     const auto ended = routes_.channel_on_strand(peer).departures().ended_there(receive.group);
     return ended ? withdrawn(receive, peer, *ended, "") : Status();
   }
 
-  // Whether its peer may leave the group without a word.
-  bool should_ask_on_strand(const Operation& receive) {
-    return surroundings_->options.watch_after && receive.peer && routes_.is_other(*receive.peer) &&
-           !routes_.channel_on_strand(*receive.peer).departures().has_asked(receive.group);
+  // Of those who may serve a receive from any rank, the first that is not known to be gone.
+  std::optional<Rank> first_sender_on_strand(const Operation& receive) {
+    for (const Rank other : *receive.others) {
+      if (why_gone_on_strand(receive, other).ok()) return other;
+    }
+    return std::nullopt;
+  }
+
+  // Who may leave the group without a word, so that the receive would wait for nobody.
+  std::optional<Rank> whom_to_ask_on_strand(const Operation& receive) {
+    if (!surroundings_->options.watch_after) return std::nullopt;
+    std::optional<Rank> peer = receive.peer;
+    if (!peer && receive.others) peer = first_sender_on_strand(receive);
+    if (!peer || !routes_.is_other(*peer)) return std::nullopt;
+    const bool asked = routes_.channel_on_strand(*peer).departures().has_asked(receive.group);
+    return asked ? std::nullopt : peer;
+  }
+
+  using ToAsk = std::set<std::pair<Rank, std::uint64_t>>;
+  void ask_on_strand(const ToAsk& to_ask) {
+    for (const auto& [peer, group] : to_ask)
+      routes_.channel_on_strand(peer).departures().ask_on_strand(group);
+  }
+
+  // Ends the receives from any rank that nobody is left to serve; others ask the next one.
+  void end_unserved_on_strand() {
+    if (closed_ || routes_.ended()) return;
+    ToAsk to_ask;
+    const auto receives =
+        surroundings_->mailbox.withdraw([&](const Operation& receive) -> std::optional<Status> {
+          if (receive.peer) return std::nullopt;
+          if (Status gone = why_nothing_comes_on_strand(receive); !gone.ok()) return gone;
+          if (const auto next = whom_to_ask_on_strand(receive)) to_ask.emplace(*next, receive.group);
+          return std::nullopt;
+        });
+    for (const auto& [receive, status] : receives)
+      surroundings_->echoes->hold_on_strand(*receive, status, status.cause().peer);
+    ask_on_strand(to_ask);
   }
 
   // Only moved to an earlier time: one that rings for nothing is cheaper than one that is set anew for every
@@ -261,16 +308,16 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
       next = std::min(next, operation.deadline);
       return std::nullopt;
     };
-    std::set<std::pair<Rank, std::uint64_t>> to_ask;
+    ToAsk to_ask;
     const auto receives = surroundings_->mailbox.withdraw([&](const Operation& receive) {
       auto status = late(receive);
-      if (!status && should_ask_on_strand(receive)) to_ask.emplace(*receive.peer, receive.group);
+      if (status) return status;
+      if (const auto peer = whom_to_ask_on_strand(receive)) to_ask.emplace(*peer, receive.group);
       return status;
     });
     for (const auto& [receive, status] : receives) complete_on_strand(*strand(), *receive, status);
     for (const auto& [rank, route] : routes_.made()) route->withdraw_on_strand(late);
-    for (const auto& [peer, group] : to_ask)
-      routes_.channel_on_strand(peer).departures().ask_on_strand(group);
+    ask_on_strand(to_ask);
     arm_timer_on_strand(next);
   }
 
@@ -329,10 +376,11 @@ void Messenger::send(std::uint64_t group, Rank to, std::uint64_t tag, ByteView b
 }
 
 void Messenger::recv(std::uint64_t group, std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
-                     const Deadline& deadline, Received done) {
+                     const Deadline& deadline, Received done, Senders others) {
   impl_->start({.direction = Direction::kRecv,
                 .group = group,
                 .peer = from,
+                .others = std::move(others),
                 .tag = tag,
                 .bytes = bytes,
                 .done = std::move(done)},

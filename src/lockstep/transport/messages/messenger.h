@@ -16,8 +16,8 @@
 // waits for them, at most `stall_timeout`; after that the peer counts as lost. A receive whose message is
 // withdrawn by the sender after the two have met fails with kTimeout too. Errors: a peer that is lost (its
 // connection failed, or it closed) fails its pending and later operations with a Status that names it.
-// Messages that came whole before can still be received. Receives from any rank stay: others may serve them.
-// The same holds, in its group, of a peer that has left the group.
+// Messages that came whole before can still be received. Receives from any rank stay as long as
+// others may serve them. The same holds, in its group, of a peer that has left the group.
 // A peer that cannot be reached for want of something here, descriptors or shared memory, is lost as well;
 // the Status names this rank. Without memory for a message the messenger ends: pending and later operations
 // get kNoMemory. In both cases ranks of this host hear kRemoteError. A call that throws std::bad_alloc has
@@ -47,6 +47,9 @@ namespace lockstep::transport::messages {
 // With the rank that the message came from, or that is meant, where that is known.
 using Received = std::function<void(const Status&, std::optional<Rank>)>;
 
+// Shared by the receives of a group.
+using Senders = std::shared_ptr<const std::vector<Rank>>;
+
 // A message of at most this size is sent at once; a larger one asks first.
 constexpr std::size_t kEagerLimit = 64U << 10;
 
@@ -69,7 +72,8 @@ struct MessengerOptions {
   // messenger has ended for want of memory. As a callback of an operation.
   Received failed = {};
   // After so long a receive asks its peer whether that is still in the group; it may make a connection for
-  // it. None: never, so that a receive from one that has left ends with its deadline.
+  // it. One from any rank asks the first that may be, and the next when that has left. None: never, so that a
+  // receive from one that has left ends with its deadline.
   std::optional<Duration> watch_after = {};
   // Performance; the same on all ranks.
   Bytes eager_budget = Bytes::mib(1);  // what a peer may send before anyone receives it
@@ -96,9 +100,11 @@ class Messenger {
   // group, which is not sent. (To itself, a rank hears it from the receive.)
   void send(std::uint64_t group, Rank to, std::uint64_t tag, ByteView bytes, const Deadline& deadline,
             Done done);
-  // Without `from`, the first message with that tag to arrive from anyone in the group.
+  // Without `from`, the first message with that tag to arrive from anyone in the group. Then `others` may say
+  // who that can be besides this rank: when all of them are gone it ends, with what became of the first of
+  // them that is lost, or kClosed. Nothing: it ends with its deadline.
   void recv(std::uint64_t group, std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,
-            const Deadline& deadline, Received done);
+            const Deadline& deadline, Received done, Senders others = {});
   // The group has ended: its pending and later operations get `why`, what has arrived for it is forgotten,
   // and what still arrives is dropped. Groups are never reused. The first call counts.
   void fail_group(std::uint64_t group, const Status& why);

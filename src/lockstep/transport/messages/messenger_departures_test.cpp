@@ -67,6 +67,37 @@ TEST_P(MessengerDepartures, WhoWaitsForOneThatLeavesHearsIt) {
   EXPECT_OK(await(std::move(from_another)).status);
 }
 
+TEST_P(MessengerDepartures, WhoWaitsForAnybodyHearsThatAllOthersHaveLeft) {
+  const auto others = std::make_shared<const std::vector<Rank>>(std::vector{Rank(1), Rank(2)});
+  const auto expect_any = [&] { return recv(ranks_[0], std::nullopt, bytes_, ranks_.soon(), {}, others); };
+  OutcomeFuture served = expect_any();
+  OutcomeFuture not_served = expect_any();
+  wait_long();
+  leave(ranks_[1]);
+  ASSERT_OK(await(send(ranks_[2], 0, pattern(4, 2), ranks_.soon())));
+  EXPECT_EQ(await(std::move(served)).source, Rank(2));
+  EXPECT_FALSE(is_done(not_served));
+  leave(ranks_[2]);
+  const Status status = await(std::move(not_served)).status;
+  EXPECT_THAT(status, StatusIs(Code::kAborted, HasSubstr("rank 0: recv of 4 B from any rank (tag 0): all "
+                                                         "other ranks have left the group.")));
+  EXPECT_EQ(status.failure(), Failure::kClosed);
+  EXPECT_EQ(await(expect_any()).status.failure(), Failure::kClosed);  // it knows now
+}
+
+TEST_P(MessengerDepartures, WhoWaitsForAnybodyHearsThatAllOthersAreGone) {
+  const auto others = std::make_shared<const std::vector<Rank>>(std::vector{Rank(1), Rank(2)});
+  OutcomeFuture receive = recv(ranks_[0], std::nullopt, bytes_, ranks_.soon(), {}, others);
+  leave(ranks_[1]);
+  wait_long();
+  // The second was asked when this has come after it.
+  OutcomeFuture other = expect(2);
+  wait_long();
+  ranks_.leave(2);
+  EXPECT_FALSE(await(std::move(other)).status.ok());
+  EXPECT_FALSE(await(std::move(receive)).status.ok());
+}
+
 TEST_P(MessengerDepartures, WhatWasSentBeforeIsReceived) {
   OutcomeFuture other = expect(1, {.tag = 5});
   wait_long();

@@ -27,6 +27,7 @@ struct Operation {
   Rank self{0};
   std::uint64_t group = 0;
   std::optional<Rank> peer = {};  // none: from any rank
+  Senders others = {};            // then who that may be besides this one, if it is known
   std::uint64_t tag = 0;
   ByteSpan bytes = {};  // a send's are only read
   base::TimePoint started{};

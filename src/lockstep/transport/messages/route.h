@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -42,6 +43,8 @@ struct Surroundings {
     if (ended == nullptr) return Refusal::kWithdrawn;
     return ended->failure() == Failure::kClosed ? Refusal::kGroup : Refusal::kFailed;
   }
+  // A peer is gone, from a group or altogether: receives from any rank may have nobody left.
+  std::function<void()> peer_is_gone = [] {};
   // Something that a message needs cannot be had here.
   void tell_failed_on_strand(const Status& why, std::optional<Rank> peer) const {
     if (!options.failed) return;
