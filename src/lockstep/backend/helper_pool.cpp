@@ -27,7 +27,7 @@ void HelperPool::set_count(int count) { count_ = std::max(1, count); }
 
 HelperPool::~HelperPool() {
   if (base::fork_generation() != fork_generation_) {
-    for (std::thread& thread : threads_) thread.detach();  // they are the parent's
+    for (std::thread& thread : threads_) base::abandon(thread);
     return;
   }
   stop_ = true;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -44,5 +45,8 @@ Result<std::thread> start_thread(const char* name, std::function<void()> body) {
         {.failure = Failure::kNoMemory});
   }
 }
+
+// The old one is never destroyed, which would end the program.
+void abandon(std::thread& thread) noexcept { std::construct_at(&thread); }
 
 }  // namespace lockstep::base

@@ -15,4 +15,9 @@ namespace lockstep::base {
 // `name` is what ps and debuggers show: at most 15 characters.
 Result<std::thread> start_thread(const char* name, std::function<void()> body);
 
+// For a thread of the parent's, in a forked child: `thread` is none afterwards. Nothing is asked of the
+// system, neither join nor detach: the child's own threads may have got the memory of the one that is not
+// there.
+void abandon(std::thread& thread) noexcept;
+
 }  // namespace lockstep::base

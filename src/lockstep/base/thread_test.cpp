@@ -51,5 +51,15 @@ TEST(StartThread, WhereNoneCanBeHadTheErrorSaysSo) {
   EXPECT_EQ(thread.status().failure(), Failure::kNoMemory);
 }
 
+TEST(Abandon, LeavesNoThreadAndTheOldOneAlone) {
+  std::thread thread([] {});
+  const pthread_t handle = thread.native_handle();
+  abandon(thread);
+  EXPECT_FALSE(thread.joinable());
+  EXPECT_EQ(pthread_join(handle, nullptr), 0);
+  abandon(thread);
+  EXPECT_FALSE(thread.joinable());
+}
+
 }  // namespace
 }  // namespace lockstep::base

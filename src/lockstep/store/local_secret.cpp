@@ -73,7 +73,7 @@ LocalSecretServer::LocalSecretServer(base::UniqueFd listener, base::UniqueFd sto
 
 LocalSecretServer::~LocalSecretServer() {
   if (fork_guard_.in_child()) {
-    thread_.detach();  // it runs in the parent only
+    base::abandon(thread_);
     return;
   }
   const std::uint64_t one = 1;

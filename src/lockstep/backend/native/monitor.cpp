@@ -36,7 +36,7 @@ Monitor::~Monitor() {
   if (base::fork_generation() != fork_generation_) {
     // The thread, and the other ends of the sockets, are the parent's.
     static_cast<void>(watcher_.release());
-    if (thread_.joinable()) thread_.detach();
+    base::abandon(thread_);
     return;
   }
   leave();

@@ -29,7 +29,7 @@ Result<std::unique_ptr<WindowAttendant>> WindowAttendant::start(Backend& group, 
 WindowAttendant::~WindowAttendant() {
   if (!thread_.joinable()) return;
   if (base::fork_generation() != fork_generation_) {
-    thread_.detach();  // the parent's
+    base::abandon(thread_);
     return;
   }
   (void)send_goodbye(group_, group_.rank());

@@ -113,7 +113,7 @@ Result<std::unique_ptr<Attendant>> Attendant::start(std::shared_ptr<Progress> pr
 
 Attendant::~Attendant() {
   if (base::fork_generation() != fork_generation_) {
-    thread_.detach();  // there is none in this process
+    base::abandon(thread_);
     return;
   }
   stop_ = true;
