@@ -28,14 +28,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-bool is_real(DType type) { return type >= DType::kFloat16 && type <= DType::kComplex128; }
-
-std::size_t real_size(DType type) {
-  if (type == DType::kComplex64) return 4;
-  if (type == DType::kComplex128) return 8;
-  return size_of(type);
-}
-
 Buffer random_data(DType type, std::size_t count, std::mt19937_64& random) {
   Buffer data(count * size_of(type));
   const float kSpecial[] = {0.F,     -0.F,  INFINITY, -INFINITY, NAN,   1e-40F,
@@ -58,20 +50,6 @@ Buffer random_data(DType type, std::size_t count, std::mt19937_64& random) {
     } else {
       put(data, i, special ? value : value * 1.0000000001);
     }
-  }
-  return data;
-}
-
-// A NaN's payload is nobody's promise: all become one.
-Buffer with_one_nan(DType type, Buffer data) {
-  if (!is_real(type)) return data;
-  const std::size_t step = real_size(type);
-  for (std::size_t i = 0; i < data.size() / step; ++i) {
-    if (step == 2 && std::isnan(widen(type, element<std::uint16_t>(data, i))))
-      put<std::uint16_t>(data, i, 0x7fff);
-    if (step == 4 && std::isnan(element<float>(data, i))) put(data, i, std::bit_cast<float>(0x7fc00000U));
-    if (step == 8 && std::isnan(element<double>(data, i)))
-      put(data, i, std::bit_cast<double>(0x7ff8000000000000ULL));
   }
   return data;
 }
