@@ -154,10 +154,16 @@ bool all_equal(const Buffers& buffers) {
 }  // namespace
 
 Status check(const Call& call, Rank rank, WorldSize size) {
+  if (static_cast<int>(call.kind) >= kOpKinds)
+    return Status::invalid(cat("there is no operation number ", static_cast<int>(call.kind), "."));
+  if (!is_known(call.dtype))
+    return wrong(call, cat("there is no type number ", static_cast<int>(call.dtype)));
   if (has_root(call.kind) && !size.contains(call.root))
     return wrong(call, cat("the root is rank ", call.root, ", but the group has ", size, " ranks"));
   if (reduces(call.kind)) {
-    const Status possible = check_reducible(call.dtype, call.reduce_op);
+    Status possible = check_reducible(call.dtype, call.reduce_op);
+    if (possible.ok() && call.reduce_op == ReduceOp::kPremulSum)
+      possible = check_factor(call.dtype, call.factor);
     if (!possible.ok()) return possible.with_prefix(cat(name_of(call.kind), ": "));
   }
   LOCKSTEP_TRY(check_numbers(call, shapes_of(call.kind, rank == call.root), size));

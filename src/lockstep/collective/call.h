@@ -35,7 +35,7 @@ struct Call {
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kUint8;
   ReduceOp reduce_op = ReduceOp::kSum;
-  double factor = 1;  // premul_sum: this rank's
+  double factor = 1;  // premul_sum: this rank's; of integers a whole number that the type has
   Rank root = {};     // in the group; for operations that have one
   std::span<const ByteView> inputs = {};
   std::span<const ByteSpan> outputs = {};
@@ -43,7 +43,8 @@ struct Call {
 
 // kInvalid, in one sentence, for a call that can be seen to be wrong on the rank that makes it: a root that
 // is no rank, numbers of buffers that do not fit the table above, a size that is not a whole number of
-// elements, an operation that the type does not have. Nothing has been sent then.
+// elements, an operation or a factor that the type does not have, a kind or a type that is none. Nothing has
+// been sent then.
 Status check(const Call& call, Rank rank, WorldSize size);
 
 // What the ranks compare. `group` tells groups and epochs apart.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 
 #include "lockstep/collective/same_call.h"
 #include "lockstep/testing/status_matchers.h"
@@ -47,6 +48,11 @@ TEST(Call, AWrongOneIsRefusedInOneSentenceBeforeAnythingIsSent) {
         .reduce_op = ReduceOp::kBand,
         .outputs = one_out},
        "float32"},
+      {"no kind", {.kind = static_cast<OpKind>(77)}, "there is no operation number 77"},
+      {"no type",
+       {.kind = OpKind::kBroadcast, .dtype = static_cast<DType>(200), .outputs = one_out},
+       "there is no type number 200"},
+      {"no type, of a barrier", {.dtype = static_cast<DType>(16)}, "there is no type number 16"},
       {"own part",
        {.kind = OpKind::kReduceScatter, .dtype = DType::kFloat32, .inputs = odd_in, .outputs = one_out},
        "own part is 4 B as input and 8 B as output"},
@@ -56,6 +62,41 @@ TEST(Call, AWrongOneIsRefusedInOneSentenceBeforeAnythingIsSent) {
     EXPECT_THAT(check(c.call, Rank{1}, WorldSize{3}), StatusIs(Code::kInvalid, HasSubstr(c.message)))
         << c.what;
   }
+}
+
+TEST(Call, AFactorThatAnIntegerCannotBeIsRefused) {
+  struct Case {
+    DType dtype;
+    double factor;
+    bool fits;
+  };
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Case kCases[] = {
+      {DType::kInt32, 0.5, false},       {DType::kInt32, kNan, false},       {DType::kInt32, 1e30, false},
+      {DType::kInt32, -3, true},         {DType::kInt8, -128, true},         {DType::kInt8, 128, false},
+      {DType::kUint8, 255, true},        {DType::kUint8, -1, false},         {DType::kUint8, 256, false},
+      {DType::kInt64, 0x1p62, true},     {DType::kInt64, 0x1p63, false},     {DType::kInt64, -0x1p63, true},
+      {DType::kUint64, 0x1p63, true},    {DType::kUint64, 0x1p64, false},    {DType::kUint64, -0.0, true},
+      {DType::kInt16, kInfinity, false}, {DType::kInt16, -kInfinity, false}, {DType::kFloat32, 0.5, true},
+      {DType::kBFloat16, kNan, true},    {DType::kComplex64, 1e300, true},   {DType::kFloat64, -0.25, true},
+  };
+  const std::vector<ByteSpan> out = {bytes(16)};
+  for (const Case& c : kCases) {
+    const Call call{.kind = OpKind::kAllReduce,
+                    .dtype = c.dtype,
+                    .reduce_op = ReduceOp::kPremulSum,
+                    .factor = c.factor,
+                    .outputs = out};
+    const Status status = check(call, Rank{1}, WorldSize{3});
+    EXPECT_EQ(status.ok(), c.fits) << name_of(c.dtype) << " times " << c.factor << ": " << status.text();
+    if (!c.fits) {
+      EXPECT_THAT(status, StatusIs(Code::kInvalid, HasSubstr("takes a whole number from")));
+    }
+  }
+  // Only premul_sum has one.
+  const Call sum{.kind = OpKind::kAllReduce, .dtype = DType::kInt32, .factor = 0.5, .outputs = out};
+  EXPECT_OK(check(sum, Rank{1}, WorldSize{3}));
 }
 
 TEST(Call, ARightOneIsAccepted) {

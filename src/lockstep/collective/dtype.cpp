@@ -1,5 +1,6 @@
 #include "lockstep/collective/dtype.h"
 
+#include <cmath>
 #include <string>
 
 #include "lockstep/base/text.h"
@@ -49,6 +50,7 @@ bool reducible(TypeInfo::Kind kind, ReduceOp op) {
 
 }  // namespace
 
+bool is_known(DType type) { return static_cast<std::size_t>(type) < kDTypes; }
 std::size_t size_of(DType type) { return info(type).size; }
 std::string_view name_of(DType type) { return info(type).name; }
 std::string_view name_of(ReduceOp op) { return kOps[static_cast<std::size_t>(op)]; }
@@ -69,6 +71,17 @@ Status check_reducible(DType type, ReduceOp op) {
   }
   return Status::invalid(
       cat(name_of(op), " is not defined on ", name_of(type), "; it has ", base::join(possible), "."));
+}
+
+Status check_factor(DType type, double factor) {
+  if (info(type).kind != TypeInfo::kInteger) return {};
+  const bool has_sign = type >= DType::kInt8 && type <= DType::kInt64;
+  const int bits = static_cast<int>(8 * size_of(type)) - (has_sign ? 1 : 0);
+  const double limit = std::ldexp(1.0, bits);
+  if (factor >= (has_sign ? -limit : 0.0) && factor < limit && std::trunc(factor) == factor) return {};
+  return Status::invalid(cat("premul_sum on ", name_of(type), " takes a whole number from ",
+                             has_sign ? cat("-2^", bits) : "0", " to 2^", bits, " - 1 as its factor, not ",
+                             factor, "."));
 }
 
 }  // namespace lockstep::collective

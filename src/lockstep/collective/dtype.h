@@ -43,6 +43,8 @@ enum class ReduceOp : std::uint8_t {
 };
 constexpr int kReduceOps = 9;
 
+bool is_known(DType type);  // one of the above
+// Of a type that is known.
 std::size_t size_of(DType type);
 std::string_view name_of(DType type);   // "float32", as torch names it
 std::string_view name_of(ReduceOp op);  // "sum"
@@ -50,6 +52,9 @@ std::string_view name_of(ReduceOp op);  // "sum"
 // kInvalid, with a sentence that says which ops the type has, if `op` means nothing on `type`. Bool takes sum
 // and max as "or", product and min as "and".
 Status check_reducible(DType type, ReduceOp op);
+// kInvalid for a factor of premul_sum that no element of `type` can be: integers take whole numbers within
+// their range.
+Status check_factor(DType type, double factor);
 
 }  // namespace lockstep::collective
 

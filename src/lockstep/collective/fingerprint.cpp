@@ -49,9 +49,9 @@ bool reduces(OpKind kind) {
 std::string Fingerprint::text() const {
   std::string out = cat(name_of(kind), " #", sequence);
   if (!moves(kind)) return out;
-  const auto known = static_cast<std::size_t>(dtype) < kDTypes;
-  out += known ? cat(" (", has_count(*this) ? cat(Bytes{count * size_of(dtype)}, ", ") : "", name_of(dtype))
-               : cat(" (", count, " elements");
+  out += is_known(dtype)
+             ? cat(" (", has_count(*this) ? cat(Bytes{count * size_of(dtype)}, ", ") : "", name_of(dtype))
+             : cat(" (", count, " elements");
   if (reduces(kind) && static_cast<std::size_t>(reduce_op) < kReduceOps) out += cat(", ", name_of(reduce_op));
   if (root >= 0) out += cat(", root ", root);
   return out + ")";

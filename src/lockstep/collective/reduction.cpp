@@ -178,6 +178,15 @@ HWY_INLINE T wrapped_sum(T a, T b) {
   return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
+// Defined for every number: what check_factor() refuses here may still come from another rank.
+template <typename T>
+HWY_INLINE T whole_factor(double factor) {
+  constexpr double kLimit = 9223372036854775808.0;  // 2^63
+  if (factor >= kLimit && factor < 2 * kLimit) return static_cast<T>(static_cast<std::uint64_t>(factor));
+  if (!(factor >= -kLimit && factor < kLimit)) return 0;
+  return static_cast<T>(static_cast<std::int64_t>(factor));
+}
+
 template <typename T>
 void fold_integers(const Fold& how, const Arrays& arrays) {
   using Lane = Plain<std::make_unsigned_t<T>>;
@@ -198,7 +207,7 @@ void fold_integers(const Fold& how, const Arrays& arrays) {
       const bool from_carry = how.first == Fold::Form::kCarry;
       const auto scale = [&](T x, std::size_t source) {
         if (source == 0 && from_carry) return x;
-        return wrapped_product(x, static_cast<T>(static_cast<std::int64_t>(how.factors[source])));
+        return wrapped_product(x, whole_factor<T>(how.factors[source]));
       };
       return run_scalar<T>(arrays, scale, wrapped_sum<T>, same);
     }

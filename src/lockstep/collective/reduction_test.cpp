@@ -88,6 +88,20 @@ void on_every_target(Body body) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
+TEST(Reduction, AFactorOfAnotherRankIsNeverUndefined) {
+  const std::uint64_t x = 3;
+  Buffer source(sizeof(x));
+  std::memcpy(source.data(), &x, sizeof(x));
+  const auto scaled = [&](double factor) {
+    const Fold how{.type = DType::kUint64, .op = ReduceOp::kPremulSum, .ranks = 1, .factors = {&factor, 1}};
+    return element<std::uint64_t>(folded(how, {source}, 1), 0);
+  };
+  EXPECT_EQ(scaled(0x1p63), 0x8000000000000000U);
+  EXPECT_EQ(scaled(-1), ~std::uint64_t{2});
+  for (const double none : {0x1p64, -0x1p64, 1e300, static_cast<double>(NAN), static_cast<double>(INFINITY)})
+    EXPECT_EQ(scaled(none), 0U) << none;
+}
+
 constexpr double kFactors[] = {1, -2, 3, 2, 5, -1, 2, 4, 3};
 
 // The first element that differs, in words; empty if none does.
