@@ -56,7 +56,8 @@ class Backend {
   virtual Status monitored_barrier(const OpOptions& options = {}) = 0;
 
   // Messages. Those of one sender, receiver and tag arrive in the order in which they were sent. Sizes must
-  // agree: another size is kInvalid, and the group lives on. A rank may send to itself.
+  // agree: another size is kInvalid, and the group lives on; of a message of up to 64 KiB the receive alone
+  // may hear it, because its send has ended, and the sender's log has a line. A rank may send to itself.
   virtual WorkPtr send(Rank to, std::uint64_t tag, ByteView bytes, const OpOptions& options = {}) = 0;
   // Without `from`, the first message with the tag, from whomever.
   virtual WorkPtr recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan bytes,

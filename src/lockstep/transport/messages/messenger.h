@@ -96,8 +96,8 @@ class Messenger {
 
   // Done when the last byte is on its way. Up to kEagerLimit that is at once, as long as the messages to this
   // peer that nobody has received fit the budget; otherwise when the receive has been posted. Of a message
-  // that was already on its way and then did not fit, the sender hears at its next send to that rank in that
-  // group, which is not sent. (To itself, a rank hears it from the receive.)
+  // that was already on its way and then did not fit, the receive says so, and the sender's log, once a
+  // minute for each peer: its send had ended. (To itself, a rank hears it from the receive.)
   void send(std::uint64_t group, Rank to, std::uint64_t tag, ByteView bytes, const Deadline& deadline,
             Done done);
   // Without `from`, the first message with that tag to arrive from anyone in the group. Then `others` may say

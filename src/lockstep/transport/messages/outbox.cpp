@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t kTurnSize = 128U << 10;
 // Answers that the peer has not read. It cannot have asked for more.
 constexpr std::size_t kAnswerLimit = 4 * kAskLimit;
-// Groups with a refusal that nobody has heard yet.
-constexpr std::size_t kLateRefusalLimit = 1024;
+constexpr Logger kLog("messages");
+constexpr Duration kLogPeriod = std::chrono::minutes(1);
 
 Status off_grammar(std::string_view what, const Frame& frame) {
   return Status::disconnected(cat("it ", what, " message ", frame.id, ", which it cannot know"),
@@ -29,15 +29,15 @@ Status refusal_status(const Operation& send, Rank peer, const Frame& refusal) {
 
 }  // namespace
 
+Outbox::Outbox(Channel& channel)
+    : channel_(channel), late_refusals_(kLogPeriod, channel.surroundings().loop.clock()) {}
+
 void Outbox::open_on_strand(Connection& connection) {
   connection_ = &connection;
   pump_soon_on_strand();
 }
 
 void Outbox::send_on_strand(OperationPtr send) {
-  if (const auto late = late_refusals_.extract(send->group)) {
-    return channel_.complete_on_strand(*send, send->blame(late.mapped()));
-  }
   messages_.push_back(std::move(send));
   pump_soon_on_strand();
 }
@@ -207,11 +207,14 @@ Status Outbox::refused_on_strand(const Frame& refusal) {
     return refusal_status(send, channel_.peer(), refusal);
   });
   if (known || refusal.refusal != Refusal::kSize) return {};
-  if (late_refusals_.size() >= kLateRefusalLimit) late_refusals_.clear();
-  late_refusals_.emplace(
-      refusal.group, Status::invalid(cat("it was not sent, because an earlier message of ", refusal.size,
-                                         " bytes with tag ", refusal.tag, " met a receive of ", refusal.room,
-                                         " bytes; both sides must give the same size.")));
+  std::uint64_t others = 0;
+  if (!late_refusals_.allow("size", &others)) return {};
+  // Nobody here waits for it any more, and no other message has anything to do with it.
+  kLog.warn(cat("rank ", channel_.surroundings().options.rank, ": a message of ", refusal.size,
+                " bytes to rank ", channel_.peer(), " (tag ", refusal.tag, ") met a receive of ",
+                refusal.room,
+                " bytes and was thrown away, after its send had ended; both sides must give the same size.",
+                others > 0 ? cat(" So were ", others, " before it.") : ""));
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <vector>
 
+#include "lockstep/base/log.h"
 #include "lockstep/transport/connection.h"
 #include "lockstep/transport/messages/frame.h"
 #include "lockstep/transport/messages/operation.h"
@@ -24,7 +25,7 @@ class Channel;
 class Outbox {
  public:
   // Belongs to the channel, and tells it of failures.
-  explicit Outbox(Channel& channel) : channel_(channel) {}
+  explicit Outbox(Channel& channel);
 
   void open_on_strand(Connection& connection);
   // Nothing is sent any more.
@@ -72,8 +73,8 @@ class Outbox {
   int sending_ = 0;                              // sends of this turn that are not done
   bool pump_posted_ = false;
   std::uint64_t last_id_ = 0;
-  std::size_t eager_out_ = 0;                      // of the budget, used
-  std::map<std::uint64_t, Status> late_refusals_;  // by group: of eager messages that were done
+  std::size_t eager_out_ = 0;      // of the budget, used
+  base::RateLimit late_refusals_;  // of eager messages that were done: what is said of them
 };
 
 }  // namespace lockstep::transport::messages
