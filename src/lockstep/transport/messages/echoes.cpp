@@ -19,41 +19,44 @@ Duration Echoes::grace_of(Failure failure) const {
 void Echoes::hold_on_strand(Operation& operation, const Status& status, std::optional<Rank> source) {
   if (!operation.done) return;
   const Duration grace = grace_of(status.failure());
-  const base::TimePoint due = std::min(clock_.now() + grace, operation.deadline);
-  if (closed_ || grace == Duration::zero()) return strand_.call(operation.done, status, source);
-  held_.push_back({.group = operation.group, .done = {}, .status = status, .source = source, .due = due});
-  held_.back().done = std::move(operation.done);  // if there is a place for it
+  const base::TimePoint now = clock_.now();
+  const base::TimePoint due = std::min(now + grace, operation.deadline);
+  if (closed_ || due <= now) return strand_.call(operation.done, status, source);
+  const auto held =
+      held_.emplace(due, Held{.group = operation.group, .done = {}, .status = status, .source = source});
+  held->second.done = std::move(operation.done);  // if there is a place for it
   arm_on_strand();
 }
 
 void Echoes::complete_on_strand(Held& held) { strand_.call(held.done, held.status, held.source); }
 
 void Echoes::end_group_on_strand(std::uint64_t group, const Status& why) {
-  std::erase_if(held_, [&](Held& held) {
-    if (held.group != group) return false;
+  for (auto at = held_.begin(); at != held_.end();) {
+    Held& held = at->second;
+    if (held.group != group) {
+      ++at;
+      continue;
+    }
     held.status = why;
     complete_on_strand(held);
-    return true;
-  });
+    at = held_.erase(at);
+  }
 }
 
 void Echoes::close_on_strand() {
   closed_ = true;
-  for (; !held_.empty(); held_.pop_front()) complete_on_strand(held_.front());
+  for (; !held_.empty(); held_.erase(held_.begin())) complete_on_strand(held_.begin()->second);
   timer_.disarm_on_strand();
 }
 
 void Echoes::arm_on_strand() {
   if (held_.empty()) return;
-  base::TimePoint next = base::TimePoint::max();
-  for (const Held& held : held_) next = std::min(next, held.due);
+  const base::TimePoint next = held_.begin()->first;
+  if (timer_.armed() && timer_.at() <= next) return;
   timer_.arm_on_strand(next, [this] {
     const base::TimePoint now = clock_.now();
-    std::erase_if(held_, [&](Held& held) {
-      if (held.due > now) return false;
-      complete_on_strand(held);
-      return true;
-    });
+    for (; !held_.empty() && held_.begin()->first <= now; held_.erase(held_.begin()))
+      complete_on_strand(held_.begin()->second);
     arm_on_strand();
   });
 }

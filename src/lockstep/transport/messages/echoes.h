@@ -6,7 +6,7 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
+#include <map>
 #include <optional>
 
 #include "lockstep/base/clock.h"
@@ -34,7 +34,6 @@ class Echoes {
     Received done;
     Status status;
     std::optional<Rank> source;
-    base::TimePoint due;
   };
   Duration grace_of(Failure failure) const;
   void complete_on_strand(Held& held);
@@ -44,7 +43,7 @@ class Echoes {
   const Clock& clock_;
   const EchoGraces graces_;
   Alarm timer_;
-  std::list<Held> held_;
+  std::multimap<base::TimePoint, Held> held_;  // by when they are due
   bool closed_ = false;
 };
 

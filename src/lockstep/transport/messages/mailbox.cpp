@@ -47,10 +47,15 @@ void Mailbox::post(OperationPtr receive) {
 bool Mailbox::remove_ask(Key key, Rank source, std::uint64_t id) {
   const auto slot = slots_.find(key);
   if (slot == slots_.end()) return false;
-  const auto removed = slot->second.arrivals.remove_if(
-      [&](const Arrival& arrival) { return arrival.asked && arrival.source == source && arrival.id == id; });
+  // Those that many senders withdraw at once are the first, one after another.
+  auto& arrivals = slot->second.arrivals;
+  const auto found = std::ranges::find_if(arrivals, [&](const Arrival& arrival) {
+    return arrival.asked && arrival.source == source && arrival.id == id;
+  });
+  if (found == arrivals.end()) return false;
+  arrivals.erase(found);
   tidy(slot);
-  return removed > 0;
+  return true;
 }
 
 void Mailbox::remove_asks_from(Rank source) {

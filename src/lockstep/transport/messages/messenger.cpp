@@ -17,6 +17,9 @@ namespace lockstep::transport::messages {
 
 namespace {
 
+// A look at all operations for those that are late is followed by a pause of so many times its length.
+constexpr int kPause = 2;
+
 // Whether a group has failed because `rank` is out of reach.
 bool is_lost(Rank rank, const Status& why) {
   const Failure failure = why.failure();
@@ -294,6 +297,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   // Only moved to an earlier time: one that rings for nothing is cheaper than one that is set anew for every
   // operation.
   void arm_timer_on_strand(base::TimePoint at) {
+    at = std::max(at, not_before_);
     if (timer_.armed() && timer_.at() <= at) return;
     timer_.arm_on_strand(at, [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->expire_on_strand();
@@ -318,6 +322,8 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     for (const auto& [receive, status] : receives) complete_on_strand(*strand(), *receive, status);
     for (const auto& [rank, route] : routes_.made()) route->withdraw_on_strand(late);
     ask_on_strand(to_ask);
+    const base::TimePoint end = loop().clock().now();
+    not_before_ = end + kPause * (end - now);
     arm_timer_on_strand(next);
   }
 
@@ -330,7 +336,8 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
   std::unique_ptr<Listener> listener_;
   Routes routes_;
   Started started_;
-  Received tell_failed_;  // until it was told
+  base::TimePoint not_before_{};  // the next look for operations that are late
+  Received tell_failed_;          // until it was told
   bool closed_ = false;
 };
 

@@ -54,6 +54,37 @@ TEST_P(MessengerFailures, AReceiveWhoseDeadlinePassesIsWithdrawnAndTheRestLivesO
   EXPECT_EQ(patient, pattern(10, 5));
 }
 
+// Each had cost a look at all others.
+TEST(MessengerLoad, ManyOperationsThatEndTogetherEndInTime) {
+  constexpr int kMany = kSanitized ? 5'000 : 30'000;
+  const Duration limit = kSanitized ? 60s : 4s;
+  for (const Medium& medium : {Medium::tcp(), Medium::pipes()}) {
+    SCOPED_TRACE(medium.name);
+    Ranks ranks(2, {.medium = medium, .eager_budget = Bytes::kib(4), .graces = {.other = 50ms}});
+    meet(ranks, 0, 1);
+    Buffer room(100);
+    std::vector<StatusFuture> sends;
+    std::vector<OutcomeFuture> receives;
+    for (int i = 0; i < kMany; ++i) {
+      sends.push_back(send(ranks[0], 1, room, ranks.in(300ms), {.tag = 7}));
+      receives.push_back(recv(ranks[1], 0, room, ranks.in(300ms), {.tag = 8}));
+    }
+    Deadline end = ranks.in(300ms + limit);
+    EXPECT_EQ(await(std::move(sends.back())).code(), Code::kTimeout);
+    EXPECT_EQ(await(std::move(receives.back())).status.code(), Code::kTimeout);
+    EXPECT_FALSE(end.expired()) << "deadlines that have passed";
+    meet(ranks, 0, 1);
+
+    receives.clear();
+    for (int i = 0; i < kMany; ++i) receives.push_back(recv(ranks[1], 0, room, ranks.soon(), {.tag = 8}));
+    ranks.leave(0);
+    end = ranks.in(limit);
+    for (OutcomeFuture& receive : receives)
+      ASSERT_EQ(await(std::move(receive)).status.failure(), Failure::kClosed);
+    EXPECT_FALSE(end.expired()) << "a peer that has left";
+  }
+}
+
 TEST_P(MessengerFailures, ASendWhoseDeadlinePassesIsWithdrawnAndNotReceived) {
   FakeClock clock;
   Ranks ranks(2, {.medium = GetParam(), .clock = &clock});
