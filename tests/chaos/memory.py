@@ -9,6 +9,11 @@ WINDOW = 1 << 20
 HEADER = struct.pack("<Qd", 4 * COUNT, 1.0)
 BEFORE_TOTAL = 40
 POSTING = 96
+# A block (transport/shm/board.cpp), which begins at a multiple of 128: the round that was posted last (8 bytes), two postings,
+# four entries, and the group's failure. What else is in it is looked at only by who sleeps for long.
+ALIGNMENT = 128
+POSTINGS, ENTRY, ENTRIES = 384, 64, 4
+FAILURES = -(-(POSTINGS + 2 * POSTING + ENTRIES * ENTRY) // ALIGNMENT) * ALIGNMENT
 
 
 def payload(rank):
@@ -37,6 +42,12 @@ def find(descriptor, wanted):
         at = end
 
 
+def words_of(posting, rank):
+    """Where the words lie by which all members go in every round, and how long they are."""
+    block = posting - POSTINGS - (0 if posting % ALIGNMENT == 0 else POSTING)
+    return [(block, 8)] + ([(block + FAILURES, 4)] if rank == 0 else [])
+
+
 def flip(pid, rank, what, bit):
     """Changes bit number `bit`, counted round and round, of what the rank has posted. False if it is not there yet."""
     for name in os.listdir(f"/proc/{pid}/fd"):
@@ -49,7 +60,12 @@ def flip(pid, rank, what, bit):
             header, body = find(descriptor, HEADER), find(descriptor, payload(rank))
             if header is None or body is None:
                 continue
-            first, size = (header - BEFORE_TOTAL, POSTING) if what == "header" else (body, 4 * COUNT)
+            posting = header - BEFORE_TOTAL
+            first, size = (posting, POSTING) if what == "header" else (body, 4 * COUNT)
+            if what == "words":
+                words = words_of(posting, rank)
+                first, size = words[bit % len(words)]
+                bit //= len(words)
             place, bit = first + bit // 8 % size, bit % 8
             old = os.pread(descriptor, 1, place)[0]
             os.pwrite(descriptor, bytes([old ^ 1 << bit]), place)

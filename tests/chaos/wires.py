@@ -96,15 +96,15 @@ class Late(Case):
 
 
 class Flip(Case):
-    """F11: a bit of what a rank has posted in shared memory changes, from outside."""
+    """F11: a bit of what a rank has posted in shared memory changes, from outside, or of the words by which the others go."""
 
     row, name, transports = "F11", "flip", ("shm",)
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
         plan.fault, plan.bound, plan.bit = "flip", 1.0, rng.getrandbits(30)
-        plan.flip = rng.choice(("header", "payload"))
-        # Headers are checked always.
+        plan.flip = rng.choice(("header", "payload", "words"))
+        # All but the payload is checked always.
         if plan.flip == "payload" or rng.random() < 0.5:
             plan.options = ("--memory-checks", "1")
 

@@ -41,7 +41,7 @@ class Plan:
     store_in_rank_0: bool = False  # else it is a process of its own
     siege: float = 0  # seconds for which strangers attack every listener, by turns
     impostors: str = ""  # who come to every listener: what is wrong with them
-    flip: str = ""  # by the driver, in the victim's memory: a bit of the "header" or of the "payload"
+    flip: str = ""  # by the driver, in the victim's memory: a bit of the "header", the "payload" or the "words"
     bit: int = 0
     timed: bool = True  # whether what depends on the speed of the machine is judged
 

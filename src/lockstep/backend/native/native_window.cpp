@@ -19,6 +19,13 @@ constexpr Duration kLook = std::chrono::milliseconds(50);
 // For saying goodbye: it is on its way at once, unless there is no connection yet.
 constexpr Duration kGoodbye = std::chrono::seconds(1);
 
+// The counters lie in the memory of the one who waits for them.
+Status changed_signals(Rank owner) {
+  return Status::disconnected(
+      cat("in the shared memory of rank ", owner, ", a count of signals has changed since it was written"),
+      {.failure = Failure::kCorruptFrame, .peer = owner});
+}
+
 }  // namespace
 
 // What each rank tells the others of its own part.
@@ -32,6 +39,9 @@ struct NativeWindow::Announcement {
 class NativeWindow::SignalWatch final : public transport::shm::Watch {
  public:
   SignalWatch(const Backend& group, const WindowControl& peer) : group_(group), peer_(peer) {}
+  void changed(std::size_t /*place*/) override {
+    failure_ = changed_signals(group_.world_rank(group_.rank()));
+  }
   bool stop() override {
     failure_ = group_.failure();
     return !failure_.ok() || peer_.gone.load(std::memory_order_acquire) != 0;
@@ -271,7 +281,9 @@ Status NativeWindow::signal(Rank to, const OpOptions& options) {
   if (const WindowBlock* block = block_of(to)) {
     const MutexLock lock(signalling_);
     Signal& signal = block->signals[group.rank().value];
-    signal.raise(signal.value.load(std::memory_order_relaxed) + 1);
+    const Signal::Reading last = signal.read(std::memory_order_relaxed);
+    if (!last.intact) return described("signal", to, changed_signals(group.world_rank(to)));
+    signal.raise(last.value + 1);
     return {};
   }
   const auto word = std::make_shared<const std::byte>();
@@ -312,8 +324,7 @@ Status NativeWindow::wait_here(Rank from, const WindowBlock& own, const WindowBl
   const std::uint32_t target = heard.taken + 1;
   Waited waited = transport::shm::wait_for_all({&signal, 1}, target, watch, deadline, parts_.patience);
   // It may have signalled before it left.
-  if (waited == Waited::kStopped &&
-      transport::shm::reached(signal->value.load(std::memory_order_acquire), target))
+  if (waited == Waited::kStopped && transport::shm::reached(signal->read().value, target))
     waited = Waited::kReached;
   if (waited == Waited::kReached) {
     heard.taken = target;

@@ -22,9 +22,28 @@ std::uint64_t checksum_of(const std::byte* bytes, Bytes size) {
   return (std::uint64_t{1} << 32) | base::crc32c({bytes, size.value});
 }
 
+constexpr std::uint64_t kOddNumber = 0x9e3779b97f4a7c15U;
+
+// Not 0: that a member has left, after the operation with that number. A changed bit makes neither of the
+// two.
+std::uint32_t gone_mark(std::uint64_t sequence) {
+  return static_cast<std::uint32_t>(((sequence + 1) * kOddNumber) >> 32) | 1U;
+}
+
+std::uint64_t seal_of(const Entry& entry) {
+  std::uint64_t seal = entry.sequence * kOddNumber;
+  for (std::size_t i = 0; i < entry.words.size(); ++i) seal += entry.words[i] * (kOddNumber * (2 * i + 3));
+  return seal;
+}
+
+// Each peer that leaves adds this: no number of them is a changed bit away from another.
+constexpr std::uint32_t kPeerLeft = 0x9e3779b1U;
+
 }  // namespace
 
-// In the owner's heap, read by all. Zero-filled memory is a valid Block.
+// In the owner's heap, read by all. Zero-filled memory is a valid Block. tests/chaos/memory.py knows where
+// things are. What a reader acts on shows it if something else has changed it: kCorruptFrame. Not so
+// `progress`, which only says who is named as missing.
 struct Board::Block {
   Signal posted;  // the last round that the owner has posted
   // How many peers will never look at this block again. They write it, so that the owner need not read
@@ -33,9 +52,8 @@ struct Board::Block {
   // Written by the owner alone. The operation it has begun, doubled; odd once that has ended. And, before it
   // goes, that it does, and after which one.
   alignas(128) std::atomic<std::uint64_t> progress;
-  std::atomic<std::uint32_t> gone;
+  std::atomic<std::uint32_t> gone;  // 0, or gone_mark() of the last sequence
   std::atomic<std::uint64_t> last_sequence;
-  alignas(128) FailureLog failures;  // of the block of member 0 only
   alignas(128) Posting postings[2];
   // The last operations that the owner has begun, each at the place of its number. Written word by word while
   // others may read; a sequence of 0 is one that is being written.
@@ -43,25 +61,34 @@ struct Board::Block {
     std::atomic<std::uint64_t> sequence;
     std::array<std::atomic<std::uint64_t>, 5> words;
     std::atomic<std::int64_t> at;  // nanoseconds of the host's steady clock
+    std::atomic<std::uint64_t> seal;
 
     void write(const Entry& entry) {
       sequence.store(0, std::memory_order_relaxed);
       for (std::size_t i = 0; i < words.size(); ++i)
         words[i].store(entry.words[i], std::memory_order_release);
       at.store(Clock::steady().now().time_since_epoch().count(), std::memory_order_release);
+      seal.store(seal_of(entry), std::memory_order_release);
       sequence.store(entry.sequence, std::memory_order_release);
     }
+    struct Read {
+      Entry entry;
+      bool intact;
+    };
     // Nothing if there is another one.
-    std::optional<Entry> read(std::uint64_t wanted) const {
+    std::optional<Read> read(std::uint64_t wanted) const {
       if (sequence.load(std::memory_order_acquire) != wanted) return std::nullopt;
       Entry entry{.sequence = wanted};
       for (std::size_t i = 0; i < words.size(); ++i)
         entry.words[i] = words[i].load(std::memory_order_acquire);
-      return sequence.load(std::memory_order_relaxed) == wanted ? std::optional(entry) : std::nullopt;
+      const bool intact = seal.load(std::memory_order_acquire) == seal_of(entry);
+      if (sequence.load(std::memory_order_relaxed) != wanted) return std::nullopt;
+      return Read{.entry = entry, .intact = intact};
     }
   };
   std::array<Entered, 4> entered;
   Entered& entered_at(std::uint64_t sequence) { return entered[sequence % entered.size()]; }
+  alignas(128) FailureLog failures;  // of the block of member 0 only
 };
 
 class Board::Lookout final : public Watch {
@@ -79,6 +106,10 @@ class Board::Lookout final : public Watch {
   }
   // For how long, until now.
   Duration slept() const { return has_slept_ ? Clock::steady().now() - since_ : Duration::zero(); }
+  void changed(std::size_t place) override {
+    const auto found = std::find(board_.signals_.begin(), board_.signals_.end(), signals_[place]);
+    noticed_ = board_.altered(static_cast<int>(found - board_.signals_.begin()), "the number of its round");
+  }
   // Why it stopped.
   Status reason() const { return noticed_.ok() ? board_.known_failure() : noticed_; }
 
@@ -105,10 +136,11 @@ Board::~Board() {
   // Not all had come: peers may know our offset and still write there, so it is never used for anything else.
   if (blocks_.size() != members_.size()) return;
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != index_) blocks_[static_cast<std::size_t>(peer)]->left.fetch_add(1, std::memory_order_release);
+    if (peer == index_) continue;
+    blocks_[static_cast<std::size_t>(peer)]->left.fetch_add(kPeerLeft, std::memory_order_release);
   }
   domain_.retire(offset_, blocks_[static_cast<std::size_t>(index_)]->left,
-                 static_cast<std::uint32_t>(size() - 1));
+                 static_cast<std::uint32_t>(size() - 1) * kPeerLeft);
 }
 
 Result<std::unique_ptr<Board>> Board::make(Domain& domain, const BoardOptions& options, store::Store& store,
@@ -187,6 +219,12 @@ Posting Board::last_posting_of(int peer) const {
   return blocks_[static_cast<std::size_t>(peer)]->postings[(round_ - 1) % 2];
 }
 
+Status Board::altered(int peer, std::string_view what) const {
+  return Status::disconnected(
+      cat("in the shared memory of rank ", rank_of(peer), ", ", what, " has changed since it was written"),
+      {.failure = Failure::kCorruptFrame, .rank = rank_of(index_), .peer = rank_of(peer)});
+}
+
 Status Board::unsealed(int peer) const {
   return Status::disconnected(
       cat("what rank ", rank_of(peer),
@@ -214,11 +252,10 @@ Status Board::wait_for(std::span<Signal* const> signals, std::uint32_t round, co
   if (slept > Duration::zero())
     slept_.store(slept_.load(std::memory_order_relaxed) + slept.count(), std::memory_order_relaxed);
   if (outcome == Waited::kReached) return {};
-  if (outcome == Waited::kStopped) return lookout.reason();
+  if (outcome != Waited::kTimeout) return lookout.reason();
   std::vector<Rank> missing;
   for (int i = 0; i < size(); ++i) {
-    if (!reached(signals_[static_cast<std::size_t>(i)]->value.load(std::memory_order_acquire), round))
-      missing.push_back(rank_of(i));
+    if (!reached(signals_[static_cast<std::size_t>(i)]->read().value, round)) missing.push_back(rank_of(i));
   }
   return Status::timeout(cat("waited for rank ", base::ranks_text(missing), " until the deadline"),
                          {.failure = Failure::kMissingRanks, .rank = rank_of(index_), .missing = missing});
@@ -230,16 +267,18 @@ Status Board::look_around(std::span<Signal* const> signals, std::uint32_t round)
     const Block& block = *blocks_[at];
     // Dead first: whoever leaves says so before its process ends.
     const bool dead = domain_.is_dead(members_[at]);
-    if (block.gone.load(std::memory_order_acquire) == 0) {
+    const std::uint32_t gone = block.gone.load(std::memory_order_acquire);
+    const std::uint64_t last = block.last_sequence.load(std::memory_order_relaxed);
+    if (gone == 0) {
       if (!dead) continue;
       return Status::disconnected(
           cat("rank ", rank_of(i), " died"),
           {.failure = Failure::kPeerDied, .rank = rank_of(index_), .peer = rank_of(i)});
     }
+    if (gone != gone_mark(last)) return altered(i, "what it says of its leaving");
     const bool awaited = std::find(signals.begin(), signals.end(), signals_[at]) != signals.end();
-    if (!awaited || reached(block.posted.value.load(std::memory_order_acquire), round)) continue;
-    return Status::disconnected(cat("rank ", rank_of(i), " left the group after operation #",
-                                    block.last_sequence.load(std::memory_order_relaxed)),
+    if (!awaited || reached(block.posted.read().value, round)) continue;
+    return Status::disconnected(cat("rank ", rank_of(i), " left the group after operation #", last),
                                 {.failure = Failure::kDesync, .rank = rank_of(index_), .peer = rank_of(i)});
   }
   return compare_entries();
@@ -248,9 +287,11 @@ Status Board::look_around(std::span<Signal* const> signals, std::uint32_t round)
 Status Board::compare_entries() const {
   if (!describe_ || entered_.sequence == 0) return {};
   for (int i = 0; i < size(); ++i) {
-    const auto entry =
+    const auto read =
         blocks_[static_cast<std::size_t>(i)]->entered_at(entered_.sequence).read(entered_.sequence);
-    if (entry && *entry != entered_) return describe_(rank_of(index_), entered_, rank_of(i), *entry);
+    if (!read || read->entry == entered_) continue;
+    if (!read->intact) return altered(i, "what it says of its operation");
+    return describe_(rank_of(index_), entered_, rank_of(i), read->entry);
   }
   return {};
 }
@@ -310,7 +351,7 @@ void Board::leave(std::uint64_t sequence) {
   Block& own = *blocks_[static_cast<std::size_t>(index_)];
   if (own.gone.load(std::memory_order_relaxed) != 0) return;
   own.last_sequence.store(sequence, std::memory_order_relaxed);
-  own.gone.store(1, std::memory_order_release);
+  own.gone.store(gone_mark(sequence), std::memory_order_release);
   own.posted.nudge();
 }
 
@@ -332,7 +373,11 @@ void Board::nudge_all() {
 
 bool Board::claim_telling() { return failures().claim_telling(); }
 
-Status Board::known_failure() const { return failures().earliest(merge_); }
+Status Board::known_failure() const {
+  const Status failure = failures().earliest(merge_);
+  if (failure.failure() != Failure::kCorruptFrame || failure.cause().peer) return failure;
+  return altered(0, "the record of the group's failure");
+}
 
 Status Board::final_failure() const {
   return failures().any() && failures().is_final(merge_) ? known_failure() : Status();

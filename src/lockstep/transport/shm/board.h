@@ -33,6 +33,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/bytes.h"
@@ -175,6 +176,8 @@ class Board {
   // Whether a member has died, or one that is waited for has left, or is out of step.
   Status look_around(std::span<Signal* const> signals, std::uint32_t round) const;
   Status compare_entries() const;
+  // Of what something else has changed in the block of `peer`.
+  Status altered(int peer, std::string_view what) const;
   Status unsealed(int peer) const;
   Status check_payload(int peer, const Posting& posting) const;
 

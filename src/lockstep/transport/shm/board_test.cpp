@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -38,6 +39,7 @@ void on_board(int size, Body body, const Clock& clock = Clock::steady()) {
   ASSERT_OK(domains.status());
   store::HashStore store;
   BoardOptions options{.name = "world", .members = {}, .staging = Bytes::kib(64), .patience = {}};
+  options.describe = [](Rank, const Entry&, Rank, const Entry&) { return Status::invalid("out of step"); };
   for (int i = 0; i < size; ++i) options.members.push_back(i);
   std::vector<std::thread> threads;
   for (int i = 0; i < size; ++i) {
@@ -117,6 +119,61 @@ TEST(Board, APostingThatWasChangedDoesNotFitItsSeal) {
       }
     }
   });
+}
+
+// Where the block of a member begins that has posted `number` in its first round (board.cpp).
+std::byte* block_of(Board& board, int peer, std::uint64_t number) {
+  constexpr std::size_t kSecondPosting = 384 + sizeof(Posting);
+  std::byte* const staged = board.range_of(peer, board.posting_of(peer));
+  for (std::byte* at = staged; at > staged - (128 << 10); at -= sizeof(number)) {
+    if (std::memcmp(at, &number, sizeof(number)) == 0) return at - kSecondPosting;
+  }
+  return nullptr;
+}
+
+// F11: member 1 has posted once; then one bit of what it says changes.
+TEST(Board, AChangedBitOfItsWordsIsFoundAndTheMemberNamed) {
+  constexpr std::uint64_t kNumber = 0x5eed5eed5eed5eedU;
+  constexpr std::size_t kGone = 256 + 8;
+  constexpr std::size_t kEntered = 384 + 2 * sizeof(Posting);
+  constexpr std::size_t kFailures = kEntered + 4 * 64;
+  struct Case {
+    const char* what;
+    std::size_t byte;
+    int member;  // in whose block
+  };
+  constexpr Case kCases[] = {{"its round", 0, 1},
+                             {"its round, beside", 5, 1},
+                             {"that it has left", kGone, 1},
+                             {"its operation", kEntered + 64 + 8, 1},
+                             {"its seal", kEntered + 64 + 17, 1},
+                             {"the failure", (kFailures + 127) / 128 * 128, 0}};
+  for (const Case& c : kCases) {
+    for (const unsigned bit : {0U, 3U, 7U}) {
+      std::atomic<int> met = 0;
+      on_board(2, [&](Board& board, const Clock& clock) {
+        const Deadline deadline = clock.in(30s);
+        board.enter({.sequence = 5, .words = {1, 2, 3, 4, 5}});
+        ASSERT_OK(board.open_round(deadline));
+        board.post_staging(header_of(kNumber), Bytes{64});
+        ASSERT_OK(board.await_all(deadline));
+        ++met;
+        while (met < 2) std::this_thread::yield();
+        if (board.index() == 1) return;
+        std::byte* const block = block_of(board, c.member, kNumber);
+        ASSERT_TRUE(block);
+        block[c.byte] ^= static_cast<std::byte>(1U << bit);
+        // Member 1 does not come to this round: only what has changed can end the wait.
+        Status status = board.open_round(deadline);
+        if (status.ok()) {
+          board.post(header_of(2));
+          status = board.await(1, deadline);
+        }
+        EXPECT_EQ(status.failure(), Failure::kCorruptFrame) << c.what << ": " << status.text();
+        EXPECT_EQ(status.cause().peer, Rank{c.member}) << c.what << ": " << status.text();
+      });
+    }
+  }
 }
 
 TEST(Board, APostingOutsideTheHeapHasNoRange) {

@@ -44,7 +44,7 @@ void Domain::retire(std::uint64_t offset, const std::atomic<std::uint32_t>& left
   MutexLock lock(mutex_);
   retired_.push_back({offset, &left, expected});
   std::erase_if(retired_, [this](const Retired& range) {
-    if (range.left->load(std::memory_order_acquire) < range.expected) return false;
+    if (range.left->load(std::memory_order_acquire) != range.expected) return false;
     heap_->free(range.offset);
     return true;
   });

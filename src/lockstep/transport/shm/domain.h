@@ -72,7 +72,7 @@ class Domain {
   bool is_dead(int index) const;
 
   Heap& heap() { return *heap_; }
-  // Frees a range of our heap once `left` has come to `expected`: peers count it up when they have done with
+  // Frees a range of our heap once `left` is `expected`: peers count it up when they have done with
   // it. One that died never does; its share stays until the domain goes. Looked at whenever a range is
   // retired.
   void retire(std::uint64_t offset, const std::atomic<std::uint32_t>& left, std::uint32_t expected);

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/crc32c.h"
 #include "lockstep/base/types.h"
 
 namespace lockstep::transport::shm {
@@ -36,6 +37,7 @@ bool FailureLog::Record::write(const Status& status) {
   size = static_cast<std::uint32_t>(written.size());
   at = Clock::steady().now().time_since_epoch().count();
   std::memcpy(bytes, written.data(), written.size());
+  seal = sealed();
   state.store(kWritten, std::memory_order_release);
   return true;
 }
@@ -47,8 +49,22 @@ Status FailureLog::Record::read() const {
     ::sched_yield();
     now = state.load(std::memory_order_acquire);
   }
-  if (now != kWritten) return {};
+  if (now == kNothing || now == kWriting) return {};
+  if (!is_intact()) {
+    return Status::disconnected("the record of the group's failure in shared memory has changed",
+                                {.failure = Failure::kCorruptFrame});
+  }
   return base::parse_status(ByteView(bytes).first(std::min<std::size_t>(size, sizeof(bytes))));
+}
+
+bool FailureLog::Record::is_intact() const {
+  const std::uint32_t now = state.load(std::memory_order_acquire);
+  return now == kNothing || now == kWriting || (now == kWritten && seal == sealed());
+}
+
+std::uint64_t FailureLog::Record::sealed() const {
+  const ByteView used = ByteView(bytes).first(std::min<std::size_t>(size, sizeof(bytes)));
+  return (std::uint64_t{base::crc32c(used)} << 32 | size) ^ static_cast<std::uint64_t>(at);
 }
 
 bool FailureLog::merge(const Status& status, Duration limit) {
@@ -57,18 +73,20 @@ bool FailureLog::merge(const Status& status, Duration limit) {
   return std::ranges::any_of(records, [&](Record& place) { return place.write(status); });
 }
 
-// Who began to write the first one may have died: then there is nothing to wait for.
+// Who began to write the first one may have died, or its time may be lost: then there is nothing to wait for.
 bool FailureLog::is_final(Duration limit) const {
   const Record& first = records[0];
-  if (limit == Duration::zero() || first.read().ok()) return true;
+  if (limit == Duration::zero() || first.read().ok() || !first.is_intact()) return true;
   return Clock::steady().now() >= base::TimePoint(Duration(first.at)) + limit;
 }
 
 Status FailureLog::earliest(Duration limit) const {
   if (!any()) return {};
+  if (!records[0].is_intact()) return records[0].read();
   Status earliest;
   for (const Record& place : records) {
     if (!place.is_begun()) break;
+    if (!place.is_intact()) continue;
     const Status status = place.read();
     const bool late = &place != records.data() && place.at - records[0].at >= limit.count();
     if (!status.ok() && !late && (earliest.ok() || is_earlier(status, earliest))) earliest = status;

@@ -18,16 +18,20 @@ namespace lockstep::transport::shm {
 struct FailureLog {
   // Written once, by whoever has changed its state first.
   struct Record {
-    enum State : std::uint32_t { kNothing = 0, kWriting = 1, kWritten = 2 };
+    // Far from each other: a changed bit makes none of them.
+    enum State : std::uint32_t { kNothing = 0, kWriting = 0x5752b4a5, kWritten = 0xa5d04e3c };
     std::atomic<std::uint32_t> state;
     std::uint32_t size;
-    std::int64_t at;  // nanoseconds of the host's steady clock
+    std::int64_t at;     // nanoseconds of the host's steady clock
+    std::uint64_t seal;  // of all but the state
     std::byte bytes[base::kMaxStatusSize];
 
     bool write(const Status& status);
-    // Ok if it was never written: who began may have died.
+    // Ok if it was never written: who began may have died. kCorruptFrame if something else has changed it.
     Status read() const;
     bool is_begun() const { return state.load(std::memory_order_acquire) != kNothing; }
+    bool is_intact() const;
+    std::uint64_t sealed() const;
   };
 
   bool any() const { return records[0].is_begun(); }
@@ -41,10 +45,11 @@ struct FailureLog {
   // Whether none that still comes can count.
   bool is_final(Duration limit) const;
   // True once: for the one who tells other hosts.
-  bool claim_telling() { return told.exchange(1) == 0; }
+  bool claim_telling() { return told.exchange(kTold) != kTold; }
 
   // The first of this host, and those of others that came before it.
   std::array<Record, 4> records;
+  static constexpr std::uint32_t kTold = 0x746f6c64;
   std::atomic<std::uint32_t> told;
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <climits>
 #include <ctime>
+#include <optional>
 
 #include "lockstep/base/pause_cpu.h"
 
@@ -20,24 +21,24 @@ constexpr Duration kSleepSlice = 50ms;
 constexpr int kPausesPerLook = 32;  // at the clock, which costs as much as a few pauses
 
 // The kernel compares and sleeps in one step. Shared, not private: waiter and writer are different processes.
-void futex_sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Duration timeout) {
+void futex_sleep(const void* word, std::uint32_t seen, Duration timeout) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
+  ::syscall(SYS_futex, word, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
-void futex_wake_all(const std::atomic<std::uint32_t>& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void futex_wake_all(const void* word) {
+  ::syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 // Sleeps until the signal moves on from where it is below `target`, or for one slice.
 void sleep_below(Signal& signal, std::uint32_t target, const Deadline& deadline) {
   // Announced before the last look: a writer that sees no sleeper has written before that look.
   signal.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const std::uint32_t seen = signal.value.load(std::memory_order_seq_cst);
+  const std::uint32_t seen = signal.read(std::memory_order_seq_cst).value;
   if (!reached(seen, target)) {
     const Duration left = deadline.clock().patience(deadline.remaining());
-    futex_sleep(signal.value, seen, std::min(left, kSleepSlice));
+    futex_sleep(&signal.word, seen, std::min(left, kSleepSlice));
   }
   signal.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -45,11 +46,11 @@ void sleep_below(Signal& signal, std::uint32_t target, const Deadline& deadline)
 }  // namespace
 
 void Signal::raise(std::uint32_t next) {
-  value.store(next, std::memory_order_seq_cst);
-  if (sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(value);
+  word.store(word_of(next), std::memory_order_seq_cst);
+  if (sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(&word);
 }
 
-void Signal::nudge() { futex_wake_all(value); }
+void Signal::nudge() { futex_wake_all(&word); }
 
 void Bell::ring() {
   if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
@@ -57,13 +58,13 @@ void Bell::ring() {
 
 void Bell::wake() {
   rings.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(rings);
+  futex_wake_all(&rings);
 }
 
 void Bell::sleep(const std::function<bool()>& look, Duration limit) {
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t heard = rings.load(std::memory_order_seq_cst);
-  if (!look()) futex_sleep(rings, heard, limit);
+  if (!look()) futex_sleep(&rings, heard, limit);
   sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -101,36 +102,42 @@ Patience Patience::for_occupancy(WorldSize ranks, int cores) {
 Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target, Watch& watch,
                     const Deadline& deadline, const Patience& patience) {
   std::size_t next = 0;  // all before it have reached the target
-  const auto all_reached = [&] {
-    while (next < signals.size() && reached(signals[next]->value.load(std::memory_order_acquire), target))
-      ++next;
-    return next == signals.size();
+  const auto look = [&]() -> std::optional<Waited> {
+    for (; next < signals.size(); ++next) {
+      const Signal::Reading reading = signals[next]->read();
+      if (!reading.intact) {
+        watch.changed(next);
+        return Waited::kChanged;
+      }
+      if (!reached(reading.value, target)) return std::nullopt;
+    }
+    return Waited::kReached;
   };
-  if (all_reached()) return Waited::kReached;
+  if (const auto end = look()) return *end;
 
   if (patience.spin > Duration::zero()) {
     const base::TimePoint until = deadline.clock().now() + patience.spin;
     do {
       for (int i = 0; i < kPausesPerLook; ++i) {
         base::pause_cpu();
-        if (all_reached()) return Waited::kReached;
+        if (const auto end = look()) return *end;
       }
     } while (deadline.clock().now() < until);
   }
   for (int i = 0; i < patience.pauses; ++i) {
     base::pause_cpu();
-    if (all_reached()) return Waited::kReached;
+    if (const auto end = look()) return *end;
   }
   for (int i = 0; i < patience.yields; ++i) {
     ::sched_yield();
-    if (all_reached()) return Waited::kReached;
+    if (const auto end = look()) return *end;
   }
-  while (!all_reached()) {
+  for (;;) {
+    if (const auto end = look()) return *end;
     if (watch.stop()) return Waited::kStopped;
     if (deadline.expired()) return Waited::kTimeout;
     sleep_below(*signals[next], target, deadline);
   }
-  return Waited::kReached;
 }
 
 }  // namespace lockstep::transport::shm

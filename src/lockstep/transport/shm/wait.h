@@ -11,6 +11,8 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -27,17 +29,32 @@ constexpr bool reached(std::uint32_t value, std::uint32_t target) {
 }
 
 // A counter on two cache lines of its own (the prefetcher fetches pairs). Zero-filled memory is a valid
-// Signal.
+// Signal. The number stands in the lower half of its word, where the kernel compares it, and multiplied in
+// the upper half, so that a reader can tell that something else has changed it.
 struct alignas(128) Signal {
-  std::atomic<std::uint32_t> value;
-  std::atomic<std::uint32_t> sleepers;
+  std::atomic<std::uint64_t> word;
+  std::atomic<std::uint32_t> sleepers;  // changed by something else, it costs a wake-up or a sleep of 50 ms
+
+  struct Reading {
+    std::uint32_t value;
+    bool intact;  // as raise() has written it
+  };
+  Reading read(std::memory_order order = std::memory_order_acquire) const {
+    const std::uint64_t now = word.load(order);
+    const auto value = static_cast<std::uint32_t>(now);
+    return {.value = value, .intact = now == word_of(value)};
+  }
+  static constexpr std::uint64_t word_of(std::uint32_t value) {
+    return value | static_cast<std::uint64_t>(value * 0x9e3779b1U) << 32;
+  }
 
   // Publishes `next`, and everything written before it, and wakes whoever sleeps.
   void raise(std::uint32_t next);
   // Wakes sleepers without a change, so that they look at their watch.
   void nudge();
 };
-static_assert(sizeof(Signal) == 128 && std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(sizeof(Signal) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::endian::native == std::endian::little, "the kernel compares the lower half");
 
 // What any number of ranks ring and the threads of one rank hear. Zero-filled memory is a valid Bell.
 struct alignas(128) Bell {
@@ -65,7 +82,7 @@ struct Patience {
   static Patience for_occupancy(WorldSize ranks, int cores);
 };
 
-enum class Waited : std::uint8_t { kReached, kTimeout, kStopped };
+enum class Waited : std::uint8_t { kReached, kTimeout, kStopped, kChanged };
 
 // What a wait looks after before it sleeps, and at least every 50 ms while it does.
 class Watch {
@@ -73,6 +90,8 @@ class Watch {
   virtual ~Watch() = default;
   // True if there is no sense in waiting any longer.
   virtual bool stop() = 0;
+  // Something else has changed the signal at that place. The wait ends with kChanged.
+  virtual void changed(std::size_t place) = 0;
 };
 
 // The part of a wait before it sleeps, for whoever looks in ways of its own.
@@ -92,9 +111,9 @@ class Idling {
   int yields_ = 0;
 };
 
-// Until all signals have reached `target`, the watch says stop, or the deadline. nudge() makes a sleeper look
-// at its watch at once, unless it was just about to sleep. On a timeout the caller looks for itself who is
-// missing.
+// Until all signals have reached `target`, one is not as it was written, the watch says stop, or the
+// deadline. nudge() makes a sleeper look at its watch at once, unless it was just about to sleep. On a
+// timeout the caller looks for itself who is missing.
 Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target, Watch& watch,
                     const Deadline& deadline, const Patience& patience);
 

@@ -18,7 +18,9 @@ using namespace std::chrono_literals;
 
 struct Flag final : Watch {
   std::atomic<bool> raised = false;
+  std::atomic<int> changed_at = -1;
   bool stop() override { return raised; }
+  void changed(std::size_t place) override { changed_at = static_cast<int>(place); }
 };
 
 Waited wait_for(Signal& signal, std::uint32_t target, Watch& watch, const Deadline& deadline,
@@ -37,6 +39,27 @@ TEST(Signal, CountsAcrossTheWrap) {
   EXPECT_FALSE(reached(4, 5));
   EXPECT_TRUE(reached(1, UINT32_MAX));
   EXPECT_FALSE(reached(UINT32_MAX, 1));
+}
+
+// F11: set forward it would end a wait too early, set back never.
+TEST(Signal, AChangedBitEndsEveryWait) {
+  for (const Patience& patience : kEvery) {
+    for (const std::uint32_t value : {0U, 1U, 7U, UINT32_MAX}) {
+      for (unsigned bit = 0; bit < 64; ++bit) {
+        Signal signals[2]{};
+        Flag stop;
+        for (Signal& signal : signals) signal.raise(value);
+        ASSERT_TRUE(signals[1].read().intact);
+        signals[1].word.fetch_xor(std::uint64_t{1} << bit);
+        Signal* const both[] = {&signals[0], &signals[1]};
+        ASSERT_EQ(wait_for_all(both, value, stop, Clock::steady().in(30s), patience), Waited::kChanged)
+            << value << " with bit " << bit;
+        EXPECT_EQ(stop.changed_at, 1);
+        signals[1].raise(value);
+        EXPECT_EQ(wait_for_all(both, value, stop, Clock::steady().in(30s), patience), Waited::kReached);
+      }
+    }
+  }
 }
 
 TEST(Signal, PingPongBetweenThreadsLosesNoWakeUp) {
