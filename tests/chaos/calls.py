@@ -24,10 +24,11 @@ class Slow(Case):
     """F6: ten times slower, but there. Its neighbours name it; if it has none, the other host does."""
 
     row, name, cost = "F6", "slow", 4
+    SLOW_STEPS = 20  # within which it is named: there are no others
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
-        plan.fault, plan.steps, plan.bound = "slow", 40, 5.0
+        plan.fault, plan.steps, plan.bound = "slow", self.SLOW_STEPS, 5.0
 
     def rule(self, plan, outcome):
         complaints = none_fails(plan, outcome)
