@@ -30,7 +30,8 @@ class Work {
 
   // Runs `then` once, after completion, on the thread that completes it; if that has been, on a thread of the
   // group or on this one. It must not wait, for an operation of the group it cannot, and it can start no
-  // collective of any group (kInvalid).
+  // collective of any group (kInvalid). It lets no exception out: nobody catches it on a thread of the group,
+  // and the process ends.
   virtual void on_complete(std::function<void(const Status&)> then) = 0;
 
   // Of a receive: the rank, in the group, that the message came from. Known when it is complete.

@@ -10,8 +10,10 @@
 //
 // Thread safety: any thread; the ranks of a new group must make their groups in the same order.
 // Lifetime: as Groups; what group() refers to goes with it. Destruction leaves, and the order between ranks
-// does not matter. It waits for threads of this world, so it does not happen in a completion callback.
-// In a forked child every operation is kForked, and destruction touches nothing of the parent's.
+// does not matter. It waits for threads of this world, so it does not happen in a completion callback. Rank
+// 0's, where it serves the store, waits up to 2 s for the others to leave first (30 s for those whose world
+// is still being made), so that none of them loses the store. In a forked child every operation is kForked,
+// and destruction touches nothing of the parent's.
 #pragma once
 
 #include <cstddef>
