@@ -257,6 +257,19 @@ class Launchers(RendezvousTest):
                                        "SLURM_JOB_NODELIST": "gpu[07]", "SLURM_JOB_ID": 77, "SLURM_STEP_ID": 0,
                                        "LOCKSTEP_PORT": port}) for rank in range(3)])
 
+    def test_lines_of_the_log_name_the_rank_that_a_scheduler_or_a_url_gives(self):
+        port = free_port()
+        slurm = {"SLURM_NTASKS": 2, "SLURM_JOB_NODELIST": "gpu[07]", "SLURM_JOB_ID": 77, "LOCKSTEP_PORT": port}
+        ranks = [self.start({"SLURM_PROCID": rank, "LOCKSTEP_LOG": "rendezvous=debug", **slurm}) for rank in range(2)]
+        for number, rank in enumerate(ranks):
+            rank.wait_for_log(f"[rank {number}] rendezvous: ", "has arrived")
+        self.finish(ranks)
+        url = f"tcp://127.0.0.1:{free_port()}?world_size=2&rank="
+        ranks = [self.start({"LOCKSTEP_LOG": "rendezvous=debug"}, ["--url", f"{url}{rank}"]) for rank in range(2)]
+        for number, rank in enumerate(ranks):
+            rank.wait_for_log(f"[rank {number}] rendezvous: ", "has arrived")
+        self.finish(ranks)
+
     def test_slurm_without_srun_says_so(self):
         answer = self.start({"SLURM_PROCID": 0, "SLURM_NTASKS": 2, "SLURM_JOB_NODELIST": "gpu7",
                              "LOCKSTEP_PORT": free_port(), "LOCKSTEP_TIMEOUT": 3}).answer()

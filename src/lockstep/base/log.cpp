@@ -105,6 +105,17 @@ void configure_logging(const LogOptions& options) {
   current().store(make_configuration(options, current().load()), std::memory_order_release);
 }
 
+void set_log_rank(Rank rank) {
+  const Configuration* before = current().load(std::memory_order_acquire);
+  while (before->options.rank != rank) {
+    LogOptions options = before->options;
+    options.rank = rank;
+    const Configuration* after = make_configuration(options, before);
+    if (current().compare_exchange_strong(before, after)) return;
+    delete after;
+  }
+}
+
 bool Logger::enabled(LogLevel level) const {
   const Configuration& configuration = *current().load(std::memory_order_acquire);
   if (level < configuration.lowest || level == LogLevel::kOff) return false;

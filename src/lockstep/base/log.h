@@ -31,6 +31,9 @@ struct LogOptions {
 // "info" or "warn,store=debug,launch=trace".
 Result<LogOptions> parse_log_options(std::string_view text);
 void configure_logging(const LogOptions& options);
+// Lines name `rank` from now on; the rest stays as configured. For who learns it later: a scheduler's
+// variables and a URL are read by the rendezvous.
+void set_log_rank(Rank rank);
 
 class Logger {
  public:

@@ -44,6 +44,13 @@ TEST(Log, LinesNameTheRankAndAreNotFormatStrings) {
   EXPECT_THAT(logged([] { kStore.info("100 {} %v"); }), HasSubstr("I [rank 3] store: 100 {} %v\n"));
 }
 
+TEST(Log, ARankThatIsLearntLaterIsNamedAndTheLevelsStay) {
+  configure_logging({.level = LogLevel::kError, .modules = {{"store", LogLevel::kInfo}}});
+  set_log_rank(Rank{5});
+  EXPECT_THAT(logged([] { kStore.info("x"); }), HasSubstr("I [rank 5] store: x\n"));
+  EXPECT_EQ(logged([] { kLaunch.warn("x"); }), "");
+}
+
 TEST(Log, OffIsSilent) {
   configure_logging({.level = LogLevel::kOff});
   EXPECT_EQ(logged([] { kStore.error("x"); }), "");

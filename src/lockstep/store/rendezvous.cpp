@@ -239,10 +239,17 @@ Result<Rendezvous> meet_at_builtin(const Plan& plan, const Who& who, const Envir
   }
 }
 
+// Who this rank is; from here on its log says so too.
+Result<Who> identify_and_log(const Plan& plan) {
+  LOCKSTEP_ASSIGN(const Who who, identify(plan));
+  if (!who.alone) base::set_log_rank(who.rank);
+  return who;
+}
+
 Result<Rendezvous> meet(const RendezvousOptions& options, const Environment& env, const Clock& clock) {
   LOCKSTEP_ASSIGN(Plan plan, make_plan(options, env));
   if (plan.is_builtin()) {
-    LOCKSTEP_ASSIGN(const Who who, identify(plan));
+    LOCKSTEP_ASSIGN(const Who who, identify_and_log(plan));
     return who.alone ? world_of_one(plan, who, clock) : meet_at_builtin(plan, who, env, clock);
   }
   const Deadline deadline = clock.in(plan.timeout);
@@ -252,7 +259,7 @@ Result<Rendezvous> meet(const RendezvousOptions& options, const Environment& env
   } else {
     LOCKSTEP_ASSIGN(place, open_custom(options, env, deadline, plan));
   }
-  LOCKSTEP_ASSIGN(const Who who, identify(plan));
+  LOCKSTEP_ASSIGN(const Who who, identify_and_log(plan));
   return join_at(std::move(place), plan, who, deadline);
 }
 

@@ -204,6 +204,7 @@ Result<std::unique_ptr<Groups>> join_mpi(const MpiOptions& options) {
   base::configure_logging(environment.log);
   auto world = std::make_unique<MpiWorld>(options, Clock::steady());
   LOCKSTEP_TRY(world->join());
+  base::set_log_rank(world->rank());
   return std::unique_ptr<Groups>(std::move(world));
 }
 
