@@ -199,7 +199,7 @@ class Store(unittest.TestCase):
 
     def test_bad_values_are_refused(self):
         for arguments in (["--port", "70000"], ["--port", "http"], ["--host", "not an address"],
-                          ["--world-size", "0"], ["--epoch", "-1"]):
+                          ["--world-size", "0"], ["--epoch", "-1"], ["--job-id", ""], ["--job-id", "a", "--job-id", ""]):
             result = run("store", "--insecure", *arguments)
             self.assertEqual((result.returncode, result.stdout), (2, ""), (arguments, result.stderr))
 

@@ -129,6 +129,20 @@ class Refusals(HostsTest):
         second.send(signal.SIGTERM)
         self.assertEqual((first.finish()[0], second.finish()[0]), (143, 143))
 
+    def test_a_wrong_secret_of_another_agent_of_the_same_host(self):
+        """It has the port, and says why it refuses: another port would not help."""
+        other = str(self.folder / "other.secret")
+        subprocess.run([COMMAND, "secret", other], check=True, capture_output=True, timeout=PATIENCE)
+        first = self.agent(0, *WAIT, node_rank=None)
+        listening = pathlib.Path("/proc", str(first.pid), "net", "tcp")
+        until(lambda: f":{29400:04X} " in listening.read_text(), "the first agent serves")
+        status, _, err = self.agent(0, "true", node_rank=None, secret=other).finish()
+        self.assertEqual(status, 2, err)
+        self.assertIn("refuses this one", err)
+        self.assertNotIn("taken", err)
+        first.send(signal.SIGTERM)
+        first.finish()
+
     def test_a_node_rank_that_two_claim(self):
         first, second = self.agent(0, *WAIT, nnodes=3), self.agent(1, *WAIT, nnodes=3)
         second.read_until("still waiting for node 2 of 3", "err")
@@ -192,8 +206,9 @@ class Refusals(HostsTest):
         status, _, err = self.agent(0, "true").finish()
         stranger.communicate(timeout=PATIENCE)
         self.assertEqual(status, 2)
-        self.assertIn("29400", err)
-        self.assertIn(f"pid {stranger.pid}", err)
+        self.assertIn(f"port 29400 on {ADDRESSES[0]} is taken by pid {stranger.pid}", err)
+        self.assertIn("give --rdzv-endpoint another port", err)
+        self.assertNotIn("or 0", err)
 
     def test_a_stranger_that_stays_silent_is_not_asked_for_long(self):
         """F16, by arrival: it might be another agent of this host. A busy machine has several tries."""
@@ -210,7 +225,8 @@ class Refusals(HostsTest):
             status, _, err = agent.finish()
             asked = time.monotonic() - start
             self.assertEqual(status, 2)
-            self.assertIn(f"pid {stranger.pid}", err)
+            self.assertRegex(err, f"port 29400 on [0-9.]+ is taken by pid {stranger.pid} .*another port, the same on all "
+                                  r"hosts\. It does not answer as an agent: .* was not reached")
             return asked
 
         try:

@@ -71,7 +71,8 @@ class BadInput(LauncherTest):
                       ["-m", "--no-python"], ["--rdzv-backend", "etcd"], ["--rdzv-conf", "x"], ["--nproc", "1", "--nproc", "2"],
                       ["--nproc", "1", "--nproc_per_node", "2"],
                       ["--redirects", "1:1", "--log-dir", "l"], ["--tee", "1:1"], ["--standalone", "--nnodes", "2"],
-                      ["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1"]):
+                      ["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1"],
+                      ["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:0", "--insecure"]):
             status, out, err = self.run_job(*words, "true", env={"CUDA_VISIBLE_DEVICES": ""})
             self.assertEqual((status, out), (2, ""), words)
             self.assertRegex(err, r"\Alockstep run: [^\n]+[.?]\nTry 'lockstep run --help'\.\n\Z", words)

@@ -62,6 +62,9 @@ Result<Secret> secret_of(const StoreArguments& arguments, const Environment& env
 
 Result<store::TcpServerOptions> server_options(const StoreArguments& arguments,
                                                const Environment& environment) {
+  for (const std::string& job : arguments.jobs) {
+    if (job.empty()) return Status::invalid("--job-id is empty: give the job a name, or leave it out");
+  }
   LOCKSTEP_ASSIGN(const Secret secret, secret_of(arguments, environment));
   store::TcpServerOptions options;
   options.bind_host = arguments.host;
@@ -81,7 +84,11 @@ Result<int> serve(const StoreArguments& arguments, const CommandContext& context
   LOCKSTEP_ASSIGN(store::TcpServerOptions options, server_options(arguments, *context.environment));
   const bool insecure = options.tenants.front().secret.is_insecure();
   const StopSignals stop;
-  LOCKSTEP_ASSIGN(const auto server, store::TcpStoreServer::start(std::move(options), context.clock));
+  const auto started = store::TcpStoreServer::start(std::move(options), context.clock);
+  if (started.status().failure() == Failure::kPortTaken)
+    return Status::invalid(cat(started.status().message(), ": choose another, or 0 to get a free one"));
+  LOCKSTEP_TRY(started.status());
+  const std::unique_ptr<store::TcpStoreServer>& server = *started;
   std::cout << server->address().text() << std::endl;
   std::cerr << "lockstep store: serving " << base::join(arguments.jobs) << " at " << server->address().text()
             << "; stop it with SIGTERM\n";

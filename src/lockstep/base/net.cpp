@@ -146,8 +146,7 @@ Status port_taken(const SocketAddress& address) {
   std::string owner = "a process that this user cannot see";
   if (pid)
     owner = *pid == getpid() ? "this process itself" : cat("pid ", *pid, " (", process_name(*pid), ")");
-  return Status::invalid(cat("port ", address.port(), " on ", address.host(), " is taken by ", owner,
-                             "; choose another port, or 0 to get a free one"),
+  return Status::invalid(cat("port ", address.port(), " on ", address.host(), " is taken by ", owner),
                          {.failure = Failure::kPortTaken, .pid = pid});
 }
 

@@ -198,10 +198,7 @@ TEST(ListenOn, ATakenPortNamesThisProcess) {
     EXPECT_EQ(status.code(), Code::kInvalid);
     EXPECT_EQ(status.failure(), Failure::kPortTaken);
     EXPECT_EQ(status.cause().pid, getpid());
-    EXPECT_THAT(
-        std::string(status.message()),
-        AllOf(StartsWith(cat("port ", bound.port(), " on ", host, " is taken by this process itself")),
-              HasSubstr("choose another port")));
+    EXPECT_EQ(status.message(), cat("port ", bound.port(), " on ", host, " is taken by this process itself"));
   }
 }
 

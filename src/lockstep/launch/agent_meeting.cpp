@@ -31,6 +31,13 @@ Status not_here(const MeetingOptions& options) {
           "under another address"));
 }
 
+Status with_advice(const Status& status) {
+  if (status.failure() != Failure::kPortTaken) return status;
+  return Status(status.code(),
+                cat(status.message(), ": give --rdzv-endpoint another port, the same on all hosts"),
+                status.cause());
+}
+
 Result<Meeting> serve(const MeetingOptions& options, const SocketAddress& address, const Deadline& deadline) {
   store::TcpServerOptions server{
       .bind_host = address.host(),
@@ -39,7 +46,9 @@ Result<Meeting> serve(const MeetingOptions& options, const SocketAddress& addres
   server.tenants.push_back(
       {.job_id = tenant_of(options.card), .secret = options.secret, .world = WorldSize{options.card.nnodes}});
   Meeting meeting{.address = address, .card = options.card};
-  LOCKSTEP_ASSIGN(meeting.hosted, store::host_store(std::move(server), deadline));
+  auto hosted = store::host_store(std::move(server), deadline);
+  if (!hosted.ok()) return with_advice(hosted.status());
+  meeting.hosted = *std::move(hosted);
   LOCKSTEP_TRY(meeting.store().set("card", bytes_of(card_to_json(options.card)), deadline));
   return meeting;
 }
@@ -134,8 +143,12 @@ Result<Meeting> serve_or_connect(const MeetingOptions& options, const SocketAddr
   const auto owner = served.status().cause().pid;
   const bool stranger = owner && store::is_another_program(*owner);
   auto met = connect(options, deadline.at_most(stranger ? store::kStrangerAnswers : kAgentAnswers), give_up);
-  if (met.ok() || met.status().code() == Code::kAborted) return met;
-  return served.status().with_prefix(cat(met.status().message(), " "));
+  // An agent that refuses this one is no stranger: another port would not help.
+  if (met.ok() || met.status().code() == Code::kAborted || is_final(met.status())) return met;
+  const Status& taken = served.status();
+  return Status(taken.code(),
+                cat(taken.message(), ". It does not answer as an agent: ", met.status().message()),
+                taken.cause());
 }
 
 // own_address() of the endpoint, as soon as its name can be looked up.

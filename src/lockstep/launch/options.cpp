@@ -118,6 +118,11 @@ Status read_endpoint(const RunWords& words, RunOptions& options) {
     return bad(words.rdzv_endpoint.empty() ? "--master-addr with --master-port" : "--rdzv-endpoint", text,
                "HOST:PORT");
   }
+  if (endpoint->port == 0 && options.nnodes > 1) {
+    return Status::invalid(
+        cat(words.rdzv_endpoint.empty() ? "--master-port 0" : cat("--rdzv-endpoint ", quoted(text)),
+            " has no port that the other hosts could know: give one from 1 to 65535"));
+  }
   options.rdzv_endpoint = *std::move(endpoint);
   return {};
 }

@@ -150,6 +150,19 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"NodeRank", [](RunWords& w) { w.node_rank = "1"; }, "--node-rank 1 does not exist"},
         BadCase{"NodeRankText", [](RunWords& w) { w.node_rank = "first"; }, R"(--node-rank "first")"},
         BadCase{"Endpoint", [](RunWords& w) { w.rdzv_endpoint = "a:b:c"; }, R"(--rdzv-endpoint "a:b:c")"},
+        BadCase{"EndpointPortZero",
+                [](RunWords& w) {
+                  w.nnodes = "2";
+                  w.rdzv_endpoint = "a:0";
+                },
+                R"(--rdzv-endpoint "a:0" has no port)"},
+        BadCase{"MasterPortZero",
+                [](RunWords& w) {
+                  w.nnodes = "2";
+                  w.master_addr = "a";
+                  w.master_port = "0";
+                },
+                "--master-port 0 has no port"},
         BadCase{"EndpointPort", [](RunWords& w) { w.rdzv_endpoint = "a:70000"; },
                 R"(--rdzv-endpoint "a:70000")"},
         BadCase{"EndpointTwice",
