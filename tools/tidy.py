@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Runs clang-tidy on the C++ files that changed.
 
-    tools/tidy.py [--build build/fuzz] [--torch build/dev] [--seconds 300] [--all]
+    tools/tidy.py [--build build/fuzz] [--torch build/release] [--seconds 300] [--all]
 
-The commands are those of --build, which clang has made. It has no torch: TORCH_FOLDERS are read if --torch names a build
-that has it and compiles file by file, whatever its compiler.
+The commands are those of --build, which clang has made. It has no torch: what it does not compile is read with the commands
+of --torch, if that build is there, whatever its compiler. Those come last, because one of them takes longer than ten of
+the others.
 
 What changed: against the merge base with origin/main; where that is HEAD itself, against HEAD~1; in a repository with
 one commit, everything. Uncommitted files count. A header that changed brings the sources of its folder that include
-it. A file that was clean is not read again until it or something it includes changes. After --seconds no further
-file is started, and those left out are counted; so are sources that changed and that no build has a command for, as
-those of TORCH_FOLDERS without --torch. make check does without: one of them takes longer than ten of the others.
+it. A file that was clean is not read again until it or something it includes changes, so a second run goes on where
+the first has ended. After --seconds no further file is started.
+
+Exit status: 0 if every file was read and is clean; 1 if one is not; 3 if none is known to be bad, but some were not
+read, because they were late or because no build here has a command for them. They are named.
 """
 
 import argparse
@@ -28,7 +31,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIDY = "clang-tidy-16"
 CLANG = "clang++-16"
-TORCH_FOLDERS = ("src/lockstep/tensor/", "src/lockstep/ddp/")
+UNREAD = 3  # the exit status; check.sh knows it
 # A test may look at what it moved from, and need not be fast.
 TEST_CHECKS = "-bugprone-use-after-move,-performance-*"
 
@@ -56,9 +59,18 @@ def compile_commands(build):
     commands = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"])
-        if path.is_relative_to(ROOT) and not path.is_relative_to(build):
-            commands[path.relative_to(ROOT).as_posix()] = (entry["directory"], for_clang(entry["command"]))
+        for source in [path] if not path.is_relative_to(build) else sources_of_batch(path):
+            if source.is_relative_to(ROOT):
+                command = entry["command"].replace(entry["file"], str(source))
+                commands[source.relative_to(ROOT).as_posix()] = (entry["directory"], for_clang(command))
     return commands
+
+
+def sources_of_batch(path):
+    """What a file of cmake/LockstepBatches.cmake has the compiler read as one; none of another file that a build makes."""
+    if path.parent.name != "batches" or not path.exists():
+        return []
+    return [ROOT / name for name in re.findall(r'^#include "([^"]+\.cpp)"$', path.read_text(), flags=re.MULTILINE)]
 
 
 def for_clang(command):
@@ -125,35 +137,46 @@ def tidy(path, command, cache, deadline):
     return "clean", ""
 
 
+def verdict_of(counts, unread):
+    """The exit status."""
+    if counts["bad"]:
+        return 1
+    return UNREAD if unread else 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build/fuzz")
-    parser.add_argument("--torch")
+    parser.add_argument("--torch", default="build/release")
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
 
-    build = ROOT / options.build
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lockstep-tidy"
     cache.mkdir(parents=True, exist_ok=True)
-    commands = compile_commands(build)
-    if options.torch:
-        commands |= {path: command for path, command in compile_commands(ROOT / options.torch).items()
-                     if path.startswith(TORCH_FOLDERS)}
+    own = compile_commands(ROOT / options.build)
+    has_torch = (ROOT / options.torch / "compile_commands.json").exists()
+    commands = (compile_commands(ROOT / options.torch) if has_torch else {}) | own
     changed = None if options.all else changed_files()
-    files = select(commands, changed)
+    files = sorted(select(commands, changed), key=lambda path: (path not in own, path))
     deadline = time.monotonic() + options.seconds
     counts = {"clean": 0, "cached": 0, "late": 0, "bad": 0}
+    late = []
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for verdict, text in pool.map(lambda f: tidy(f, commands[f], cache, deadline), files):
+        verdicts = pool.map(lambda f: tidy(f, commands[f], cache, deadline), files)
+        for path, (verdict, text) in zip(files, verdicts):
             counts[verdict] += 1
+            if verdict == "late":
+                late.append(path)
             if text:
                 print(re.sub(r"^\d+ warnings generated\.\n", "", text, flags=re.MULTILINE), flush=True)
     print(f"tidy: {len(files)} files: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
-    if unread := without_command(commands, changed):
-        print(f"tidy: {len(unread)} more have changed and are not read, because no build here has a command for them: "
-              + " ".join(unread))
-    return 1 if counts["bad"] else 0
+    unknown = without_command(commands, changed)
+    if late:
+        print(f"tidy: NOT READ, because the {options.seconds:.0f} s were over: {' '.join(late)}")
+    if unknown:
+        print(f"tidy: NOT READ, because no build here has a command for them: {' '.join(unknown)}")
+    return verdict_of(counts, late + unknown)
 
 
 if __name__ == "__main__":
