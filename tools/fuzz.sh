@@ -23,6 +23,6 @@ run_one() { # name, seeds, seconds
 }
 export -f run_one
 
-grep . build/fuzz/fuzzers.txt >/dev/null || { echo "fuzz: there are no fuzzers"; exit 0; }
+grep -qs . build/fuzz/fuzzers.txt || { echo "fuzz: there are no fuzzers: build/fuzz/fuzzers.txt names none" >&2; exit 1; }
 # xargs exits 123 when any of them failed.
 xargs -P 2 -L 1 bash -c 'run_one "$1" "$2" "$0"' "$seconds" <build/fuzz/fuzzers.txt
