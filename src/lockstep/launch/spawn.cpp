@@ -17,6 +17,7 @@
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/spawn_assignment.h"
 #include "lockstep/launch/spawned_ranks.h"
 
 namespace lockstep::launch {
@@ -24,25 +25,9 @@ namespace {
 
 // Names a memfd with an Assignment, in the environment of a child until it has read it.
 constexpr const char* kSpawnVariable = "LOCKSTEP_SPAWN_FD";
-constexpr std::uint64_t kMagic = 0x6e776170732e6b6c;  // "lk.spawn"
-constexpr std::size_t kMaxAssignment = 64U << 20;
-
-// Which function a child runs, and with what.
-struct Assignment {
-  std::string function = {};
-  std::vector<std::string> arguments = {};
-};
 
 Result<UniqueFd> write_assignment(const Assignment& assignment) {
-  Buffer bytes;
-  base::ByteWriter writer(bytes);
-  writer.integer(kMagic);
-  writer.sized(std::string_view(assignment.function));
-  writer.integer(static_cast<std::uint32_t>(assignment.arguments.size()));
-  for (const std::string& argument : assignment.arguments) writer.sized(std::string_view(argument));
-  if (bytes.size() > kMaxAssignment) {
-    return Status::invalid(cat("the arguments of a spawned function are limited to ", Bytes{kMaxAssignment}));
-  }
+  LOCKSTEP_ASSIGN(const Buffer bytes, assignment_to_bytes(assignment));
   UniqueFd memory(memfd_create("lockstep-spawn", MFD_CLOEXEC));
   if (!memory) return Status::from_errno("the memory for a rank's arguments cannot be made", errno);
   for (std::size_t done = 0; done < bytes.size();) {
@@ -55,9 +40,12 @@ Result<UniqueFd> write_assignment(const Assignment& assignment) {
   return memory;
 }
 
-Result<Assignment> read_assignment(int fd) {
-  const Status wrong = Status::invalid(
-      cat(kSpawnVariable, "=", fd, " does not name the memory that a spawned rank is given: unset it"));
+// `given` is the value of kSpawnVariable.
+Result<Assignment> read_assignment(const std::string& given) {
+  const Status wrong =
+      Status::invalid(cat(kSpawnVariable, "=", base::quoted(given),
+                          " does not name the memory that a spawned rank is given: unset it"));
+  const int fd = base::parse_integer<int>(given).value_or(-1);
   struct stat info {};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size < 0 ||
       static_cast<std::uint64_t>(info.st_size) > kMaxAssignment) {
@@ -70,15 +58,11 @@ Result<Assignment> read_assignment(int fd) {
     if (got <= 0) return wrong;
     done += static_cast<std::size_t>(got);
   }
-  base::ByteReader reader(bytes);
-  Assignment assignment;
-  if (reader.integer<std::uint64_t>() != kMagic) return wrong;
-  assignment.function = text_of(reader.sized(kMaxAssignment));
-  const auto count = reader.integer<std::uint32_t>();
-  for (std::uint32_t i = 0; reader.ok() && i < count; ++i) {
-    assignment.arguments.emplace_back(text_of(reader.sized(kMaxAssignment)));
-  }
-  if (!reader.complete()) return wrong;
+  auto assignment = assignment_from_bytes(bytes);
+  if (!assignment.ok()) return wrong;
+  // What this rank starts is no rank of the parent's.
+  unsetenv(kSpawnVariable);
+  close(fd);
   return assignment;
 }
 
@@ -116,15 +100,11 @@ SpawnedRank describe(const Environment& environment, std::vector<std::string> ar
   std::exit(2);
 }
 
-// In the process of a rank. `fd` is the value of kSpawnVariable.
-[[noreturn]] void be_a_rank(const Environment& environment, const std::string& fd,
+// In the process of a rank. `given` is the value of kSpawnVariable.
+[[noreturn]] void be_a_rank(const Environment& environment, const std::string& given,
                             const std::map<std::string, RankFunction>& functions) {
-  const auto number = base::parse_integer<int>(fd);
-  const auto assignment = read_assignment(number.value_or(-1));
+  const auto assignment = read_assignment(given);
   if (!assignment.ok()) exit_with(assignment.status());
-  // What this rank starts is no rank of the parent's.
-  unsetenv(kSpawnVariable);
-  close(*number);
   const auto function = functions.find(assignment->function);
   if (function == functions.end()) {
     exit_with(Status::invalid(

@@ -134,6 +134,18 @@ TEST_F(Spawn, EveryRankRunsTheFunctionWithItsArguments) {
 
 TEST_F(Spawn, RanksHaveWhatALauncherGives) { EXPECT_OK(spawn("check_grants", 3)); }
 
+TEST_F(Spawn, AVariableThatNamesNoMemoryIsQuotedAsItWasGiven) {
+  for (const std::string given : {"x", "-1", "999"}) {
+    FILE* const child =
+        popen(cat("LOCKSTEP_SPAWN_FD=", given, " /proc/", getpid(), "/exe 2>&1").c_str(), "r");
+    ASSERT_NE(child, nullptr);
+    char said[512] = "";
+    EXPECT_GT(fread(said, 1, sizeof(said) - 1, child), 0U);
+    EXPECT_EQ(WEXITSTATUS(pclose(child)), 2);
+    EXPECT_THAT(std::string(said), HasSubstr(cat("LOCKSTEP_SPAWN_FD=\"", given, "\" does not name")));
+  }
+}
+
 TEST_F(Spawn, ATypedErrorComesBackTyped) {
   const Status status = spawn("fail_typed", 3);
   EXPECT_THAT(status,
