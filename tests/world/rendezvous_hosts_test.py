@@ -165,6 +165,7 @@ class TwoUsers(RendezvousTest):
         os.chown(path, 54321, 54321)
         answer = self.start({}, ["--url", f"file://{path}?rank=0&world_size=2"]).answer()
         self.assert_failure(answer, "rejected", "belongs to user 54321")
+        self.assertEqual(os.path.getsize(path), 0, "nothing was written to it")
 
 
 def can_make_namespaces():

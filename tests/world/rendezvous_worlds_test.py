@@ -188,6 +188,22 @@ class FileUrl(RendezvousTest):
         self.assertFalse(answer["ok"])
         self.assertIn("/nonexistent/folder/job", answer["message"])
 
+    def test_a_join_that_failed_leaves_no_file(self):
+        url = f"file://{self.path}?rank=%d&world_size=%d"
+        for name, ranks, failure, variables in (
+                ("unequal worlds", ((0, 2), (1, 3)), "world_size_mismatch", {}),
+                ("unequal worlds, all came", ((0, 3), (1, 3), (2, 4)), "world_size_mismatch", {}),
+                ("a missing rank", ((0, 3), (2, 3)), "missing_ranks", {"LOCKSTEP_TIMEOUT": "1"}),
+                ("nobody else", ((1, 2),), "missing_ranks", {"LOCKSTEP_TIMEOUT": "0.5"}),
+                ("a rank beyond its world", ((7, 2),), "world_size_mismatch", {})):
+            with self.subTest(name):
+                started = [self.start(variables, ["--url", url % rank]) for rank in ranks]
+                for rank in started:
+                    self.assert_failure(rank.answer(), failure)
+                self.assertEqual(os.listdir(self.folder), [])
+                self.assert_world(world := self.start_world(2, self.path))
+                self.finish(world)
+
     def test_two_jobs_in_one_file_do_not_meet_and_the_last_removes_it(self):
         worlds = []
         for job in ("a", "b"):

@@ -17,16 +17,25 @@ namespace {
 
 using base::quoted;
 
+Status check_owner(const std::string& path, const struct stat& info) {
+  if (info.st_uid == ::geteuid()) return {};
+  return Status::invalid(cat("The rendezvous file ", quoted(path), " belongs to user ", info.st_uid,
+                             ", not to this one (", ::geteuid(), "). Use a path of your own."),
+                         {.failure = Failure::kRejected});
+}
+
+// Before it is opened, which writes to a file that is empty.
+Status check_owner_if_there(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? check_owner(path, info) : Status();
+}
+
 // What the file holds is believed, the secret among it: so no other user may read or write it.
 Status keep_to_this_user(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0)
     return Status::from_errno(cat("Cannot look at ", quoted(path)), errno);
-  if (info.st_uid != ::geteuid()) {
-    return Status::invalid(cat("The rendezvous file ", quoted(path), " belongs to user ", info.st_uid,
-                               ", not to this one (", ::geteuid(), "). Use a path of your own."),
-                           {.failure = Failure::kRejected});
-  }
+  LOCKSTEP_TRY(check_owner(path, info));
   if ((info.st_mode & 077) != 0 && ::chmod(path.c_str(), 0600) != 0)
     return Status::from_errno(cat("Cannot take other users' rights to ", quoted(path), " away"), errno);
   return {};
@@ -51,6 +60,7 @@ Result<MeetingPlace> open_file_meeting(const std::string& path, Duration timeout
     return Status::invalid(
         cat("file:// needs an absolute path, such as file:///tmp/job; it was given ", quoted(path), "."));
   }
+  LOCKSTEP_TRY(check_owner_if_there(path));
   LOCKSTEP_ASSIGN(std::unique_ptr<FileStore> store,
                   FileStore::open(path, {.timeout = timeout, .clock = &clock}));
   LOCKSTEP_TRY(keep_to_this_user(path));

@@ -76,7 +76,11 @@ Result<RoundKeys> Join::newest_round() {
 Join::Attempt Join::attempt(const RoundKeys& keys) {
   if (!self_.world_size.contains(self_.member.rank)) {
     const Status misfit = join_errors::rank_beyond_world(self_);
-    LOCKSTEP_TRY(decide(keys, misfit).status());
+    LOCKSTEP_ASSIGN(const JoinVerdict verdict, decide(keys, misfit));
+    if (std::holds_alternative<Status>(verdict) && request_.store_ends == StoreEnds::kWithTheLastRank) {
+      LOCKSTEP_ASSIGN(const std::int64_t heard, store_.add(keys.seen(), 0, telling()));
+      LOCKSTEP_TRY(close_if_last(keys, misfit, heard));
+    }
     return misfit;
   }
   LOCKSTEP_ASSIGN(const Buffer founder_bytes, store_.compare_set(keys.founder(), {}, record_, deadline_));
@@ -120,7 +124,7 @@ Join::Attempt Join::arrive(const RoundKeys& keys) {
 
 Join::Attempt Join::conclude(const RoundKeys& keys, const JoinVerdict& verdict) {
   if (const auto* failure = std::get_if<Status>(&verdict)) {
-    if (const Status told = let_others_hear(keys); !told.ok()) kRendezvousLog.debug(told.message());
+    if (const Status told = let_others_hear(keys, *failure); !told.ok()) kRendezvousLog.debug(told.message());
     return as_reported_here(*failure);
   }
   const auto* members = std::get_if<Members>(&verdict);
@@ -250,9 +254,10 @@ Result<JoinVerdict> Join::give_up(const RoundKeys& keys) {
   return decide(keys, join_errors::missing(missing, present, self_.world_size, after));
 }
 
-Status Join::let_others_hear(const RoundKeys& keys) {
+Status Join::let_others_hear(const RoundKeys& keys, const Status& failure) {
   LOCKSTEP_ASSIGN(std::int64_t seen, store_.add(keys.seen(), 1, telling()));
   if (request_.store_ends == StoreEnds::kLater) return {};
+  if (request_.store_ends == StoreEnds::kWithTheLastRank) return close_if_last(keys, failure, seen);
   const Deadline deadline = deadline_.clock().in(kHearing);
   while (!deadline.expired()) {
     LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(store_, keys, telling()));
@@ -261,6 +266,22 @@ Status Join::let_others_hear(const RoundKeys& keys) {
     std::this_thread::sleep_for(deadline.clock().patience(kPoll));
   }
   return end_store(store_, keys, telling());
+}
+
+Status Join::close_if_last(const RoundKeys& keys, const Status& failure, std::int64_t heard) {
+  const Deadline deadline = deadline_.clock().in(kHearing);
+  while (true) {
+    LOCKSTEP_ASSIGN(const std::set<Rank> slots, ranks_with_slots(store_, keys, telling()));
+    LOCKSTEP_ASSIGN(const std::int64_t seen, store_.add(keys.seen(), 0, telling()));
+    if (seen != heard) return {};  // then who came after this rank does it
+    const bool all_heard = seen >= static_cast<std::int64_t>(slots.size());
+    // Those who start a little later are to hear it too. Who was missing has had its time.
+    const bool all_came = static_cast<int>(slots.size()) >= self_.world_size.value ||
+                          failure.failure() == Failure::kMissingRanks;
+    if (all_heard && (all_came || deadline.expired())) return close_round(store_, keys, telling());
+    if (deadline.expired()) return {};
+    std::this_thread::sleep_for(deadline.clock().patience(kPoll));
+  }
 }
 
 Result<JoinVerdict> Join::decide(const RoundKeys& keys, const Status& failure) {

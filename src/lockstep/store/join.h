@@ -61,7 +61,9 @@ class Join {
   // Whether this process had begun when somebody on its host heard that the round has failed.
   Result<bool> failed_since_begun(const RoundKeys& keys);
   // A failed rank takes its store along, so it waits until all who hold a slot have read why.
-  Status let_others_hear(const RoundKeys& keys);
+  Status let_others_hear(const RoundKeys& keys, const Status& failure);
+  // Closes the round if nobody hears of its failure after this rank, which was the `heard`th.
+  Status close_if_last(const RoundKeys& keys, const Status& failure, std::int64_t heard);
   Status claim_slot(const RoundKeys& keys);
   Status give_slot_back(const RoundKeys& keys);
 

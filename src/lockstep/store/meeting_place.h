@@ -58,8 +58,8 @@ Result<MeetingPlace> open_tcp_meeting(const TcpMeeting& meeting, const Deadline&
 
 // A FileStore at `path`, which must belong to this user; others lose their rights to it.
 Result<MeetingPlace> open_file_meeting(const std::string& path, Duration timeout, const Clock& clock);
-// Removes the file if what it holds is history: called by whoever was the last to leave. A file in which
-// another job lives, or a next round has begun, stays.
+// Removes the file if what it holds is history: called by whoever leaves, or hears that the join has
+// failed. A file in which another job lives, somebody has not heard yet, or a next round has begun, stays.
 void remove_finished_file(const std::string& path);
 
 }  // namespace lockstep::store

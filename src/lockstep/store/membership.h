@@ -38,7 +38,9 @@ namespace lockstep::store {
 
 // Whether the store ends with this rank; then join() returns only when every member has read the verdict, and
 // leave() only when every member has left, or after 2 s: ranks may be destroyed in any order.
-enum class StoreEnds : bool { kLater, kWithThisRank };
+// kWithTheLastRank: a file, which who leaves last removes; so does who is the last to hear that the join has
+// failed.
+enum class StoreEnds : std::uint8_t { kLater, kWithThisRank, kWithTheLastRank };
 
 // How far a join has come. Before it has arrived, a rank has met nobody of its own world: if the store ends
 // then, it was that of an earlier world, and may be looked for again.

@@ -186,12 +186,17 @@ Result<Rendezvous> join_at(MeetingPlace place, const Plan& plan, const Who& who,
   request.job_id = plan.job_id;
   request.epoch = plan.job.epoch;
   request.since = deadline.at() - plan.timeout;
-  request.store_ends = place.service ? StoreEnds::kWithThisRank : StoreEnds::kLater;
+  const std::string file = plan.url.scheme == "file" ? plan.url.place : "";
+  request.store_ends = place.service   ? StoreEnds::kWithThisRank
+                       : !file.empty() ? StoreEnds::kWithTheLastRank
+                                       : StoreEnds::kLater;
   request.wills = place.wills;
   Rendezvous out;
   out.host = request.self.member.host;
-  LOCKSTEP_ASSIGN(std::unique_ptr<Membership> membership,
-                  Membership::join(place.store, std::move(request), deadline, reached));
+  auto joined = Membership::join(place.store, std::move(request), deadline, reached);
+  if (!joined.ok() && !file.empty() && joined.status().failure() != Failure::kStoreLost)
+    remove_finished_file(file);
+  LOCKSTEP_ASSIGN(std::unique_ptr<Membership> membership, std::move(joined));
   LOCKSTEP_ASSIGN(out.secret, secret_of_world(plan, who, place, *membership, deadline));
   out.rank = who.rank;
   out.world_size = who.world_size;
@@ -202,8 +207,7 @@ Result<Rendezvous> join_at(MeetingPlace place, const Plan& plan, const Who& who,
   out.addresses = out.members[static_cast<std::size_t>(who.rank.value)].addresses;
   place_on_host(plan.job, out);
   out.store = std::make_shared<PrefixStore>(membership->keys().world(), place.store);
-  out.seat = std::make_unique<WorldSeat>(std::move(place.service), std::move(membership),
-                                         plan.url.scheme == "file" ? plan.url.place : "");
+  out.seat = std::make_unique<WorldSeat>(std::move(place.service), std::move(membership), file);
   return out;
 }
 
