@@ -1,7 +1,9 @@
 // TcpStore: the client of a store that a TcpStoreServer serves, here or on another host.
 //
 // Connects over the server's abstract AF_UNIX socket where it runs on this host in this network namespace,
-// else over TCP; the handshake, the encryption and the answers are the same.
+// else over TCP; the handshake and the answers are the same. Over TCP every frame is sealed; on one host
+// frames go through pipes that the kernel gives to nobody else, or over that socket, and are not
+// (docs/wire/store.md).
 //
 // set, set_will and queue_push of values up to kMaxPosted are sent and not waited for, as torch's TCPStore
 // does with set:
