@@ -23,12 +23,12 @@ demo:          ## install what is missing, build, and train a network on two ran
 	tools/demo.sh build/release $(MNIST)
 
 test:          ## install what is missing, build, and run every test
-	tools/setup.sh build mpi package digits suite
+	tools/setup.sh build test mpi package digits suite
 	$(MAKE) release
 	ctest --preset release --output-junit $(REPORTS)/release.xml
 
 check:         ## format, clang-tidy, thread safety, layers, asan and tsan tests, 5 s of each fuzzer
-	tools/setup.sh --no-torch build mpi check
+	tools/setup.sh --no-torch build test mpi check
 	tools/check.sh
 
 fuzz:          ## run each fuzzer for FUZZ_SECONDS (60)
@@ -57,14 +57,7 @@ attack: release ## run a job under attack for ATTACK_SECONDS (60); its steps may
 bench:         ## run the benchmarks and print their tables
 	tools/setup.sh build mpi
 	$(MAKE) release
-	@mkdir -p $(REPORTS)
-	build/release/bin/lockstep bench all_reduce --memory resident,foreign --against gloo,mpi \
-	  --json $(REPORTS)/all_reduce.json --plot $(REPORTS)/all_reduce.svg
-	build/release/bin/lockstep bench ddp --model mlp-1024x8,mlp-2048x8,mlp-512x4,resnet18,gpt-small --against plain,torch \
-	  --json $(REPORTS)/ddp.json --plot $(REPORTS)/ddp.svg
-	build/release/bin/lockstep bench store --clients 1,16,256 --against torch --json $(REPORTS)/store.json
-	build/release/bin/lockstep bench launch --against torchrun \
-	  --torchrun "$$(dirname "$$(cat build/setup/torch_python)")/torchrun" --json $(REPORTS)/launch.json
+	tools/bench.sh build/release $(REPORTS)
 
 install: release ## install libraries, headers, command and docs to PREFIX (/usr/local)
 	cmake --install build/release --prefix $(PREFIX)
@@ -76,18 +69,18 @@ package:       ## make build/package/lockstep_*.deb of the torch-free core and t
 	cd build/package && cpack -G DEB
 
 torch-suite:   ## run torch's own distributed suite on Lockstep and on gloo, test by test; SUITE_JOBS (2) at a time
-	tools/setup.sh build suite
+	tools/setup.sh build python suite
 	$(MAKE) release
 	PYTHONPATH=$(CURDIR)/build/release/python:$(CURDIR)/build/setup/packages nice "$$(cat build/setup/torch_python)" \
 	  tests/torch_suite/torch_suite.py --folder $(REPORTS)/torch_suite --jobs $(SUITE_JOBS)
 
 python-programs: ## train with PyTorch Lightning and accelerate, and a compiled graph, on Lockstep and on gloo
-	tools/setup.sh build programs
+	tools/setup.sh build python programs
 	$(MAKE) release
 	PYTHONPATH=$(CURDIR)/build/release/python build/setup/programs/bin/python tests/python/frameworks_test.py
 
 wheel:         ## make build/wheel/lockstep_torch-*.whl, for the torch that is found
-	tools/setup.sh build
+	tools/setup.sh build python
 	"$$(cat build/setup/torch_python)" python/build_backend.py build/wheel
 
 format:        ## rewrite every C++ file as .clang-format says

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test Lockstep, and records where libtorch is.
 #
-#   tools/setup.sh [build] [mpi] [check] [package]      the groups of Debian packages wanted (default: build)
+#   tools/setup.sh [build] [test] [mpi] [check] [package]   the groups of Debian packages wanted (default: build)
+#   tools/setup.sh ... python                           libtorch must come with a Python that has torch
 #   tools/setup.sh ... digits                           fetch the images that the demo trains on
 #   tools/setup.sh ... suite                            fetch what torch's own tests import, to build/setup/packages
 #   tools/setup.sh ... programs                         fetch Lightning and accelerate, to a Python at build/setup/programs
@@ -39,6 +40,8 @@ mold mold
 ninja-build ninja
 nlohmann-json3-dev
 python3 python3
+'
+test_packages='
 zsh zsh
 '
 check_packages='
@@ -137,15 +140,22 @@ record_torch() { # folder, python or ""
   printf '%s\n' "$2" | cmp -s - $state/torch_python || printf '%s\n' "$2" >$state/torch_python
 }
 
+require_recent() { # folder, who named it
+  is_recent_enough "$1" || fail "$2 names libtorch $(torch_version_in "$1") in ${1%/share/cmake/Torch}, and $torch_oldest or newer is needed"
+}
+
 find_torch() {
-  local folder prefix
+  local folder prefix prefixes
   if [ -n "${Torch_DIR:-}" ]; then
     [ -e "$Torch_DIR/TorchConfig.cmake" ] || fail "Torch_DIR is $Torch_DIR, which holds no TorchConfig.cmake"
+    require_recent "$Torch_DIR" Torch_DIR
     record_torch "$Torch_DIR" ""
     return
   fi
-  for prefix in $(tr ':;' '  ' <<<"${CMAKE_PREFIX_PATH:-}"); do
+  IFS=':;' read -r -a prefixes <<<"${CMAKE_PREFIX_PATH:-}"
+  for prefix in "${prefixes[@]}"; do
     if [ -e "$prefix/share/cmake/Torch/TorchConfig.cmake" ]; then
+      require_recent "$prefix/share/cmake/Torch" CMAKE_PREFIX_PATH
       record_torch "$prefix/share/cmake/Torch" ""
       return
     fi
@@ -160,6 +170,11 @@ find_torch() {
   fi
   folder=$(torch_dir_of_python .venv/bin/python) || fail "no libtorch in .venv; remove .venv and run this again"
   record_torch "$folder" "$PWD/.venv/bin/python"
+}
+
+need_torch_python() {
+  [ -n "$(cat $state/torch_python)" ] || fail "this needs a Python that has torch, and the libtorch in $(sed 's,/share/cmake/Torch$,,' \
+$state/torch_dir) came without one: unset Torch_DIR and CMAKE_PREFIX_PATH"
 }
 
 # The headers of the Python that torch belongs to, for lockstep-torch, and venv, for its test.
@@ -248,19 +263,21 @@ fetch_programs() {
 }
 
 main() {
-  local with_torch=yes with_digits=no with_suite=no with_programs=no packages='' group
+  local with_torch=yes with_digits=no with_suite=no with_programs=no with_python=no packages='' group
   for group in "$@"; do
     case "$group" in
       --no-torch) with_torch=no ;;
       build) packages+=$build_packages ;;
+      test) packages+=$test_packages ;;
       check) packages+=$check_packages ;;
       mpi) packages+=$mpi_packages ;;
       package) packages+=$package_packages ;;
+      python) with_python=yes ;;
       digits) with_digits=yes ;;
       suite) with_suite=yes ;;
       programs) with_programs=yes ;;
       *)
-        printf 'setup: unknown argument "%s" (build, mpi, check, package, digits, suite, programs, --no-torch)\n' "$group" >&2
+        printf 'setup: unknown argument "%s" (build, test, mpi, check, package, python, digits, suite, programs, --no-torch)\n' "$group" >&2
         exit 2 ;;
     esac
   done
@@ -269,6 +286,7 @@ main() {
   need_packages <<<"$packages"
   if [ $with_torch = yes ]; then
     find_torch
+    if [ $with_python = yes ]; then need_torch_python; fi
     need_python_headers
   fi
   if [ $with_digits = yes ]; then fetch_digits; fi

@@ -105,6 +105,21 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(self.setup("--no-torch", "build", "mpi").returncode, 0)
         self.assertIn("install --no-install-recommends -y libopenmpi-dev openmpi-bin", self.apt_calls())
 
+    def test_zsh_is_wanted_by_the_tests_alone(self):
+        self.missing("zsh")
+        (self.machine / "bin/zsh").unlink(missing_ok=True)
+        path = f"{self.machine}/bin:{self.machine}/rest"
+        (self.machine / "rest").mkdir()
+        for folder in ("/usr/bin", "/bin"):
+            for program in pathlib.Path(folder).iterdir():
+                link = self.machine / "rest" / program.name
+                if program.name != "zsh" and not link.is_symlink():
+                    link.symlink_to(program)
+        self.assertEqual(self.setup("--no-torch", "build", "check", "package", PATH=path).returncode, 0)
+        self.assertEqual(self.apt_calls(), [])
+        self.assertEqual(self.setup("--no-torch", "build", "test", PATH=path).returncode, 0)
+        self.assertIn("install --no-install-recommends -y zsh", self.apt_calls())
+
     def test_an_install_that_fails_is_shown_and_stops_it(self):
         self.missing("libssl-dev")
         (self.machine / "apt_fails").touch()
@@ -151,6 +166,45 @@ class SetupTest(unittest.TestCase):
         venv = self.venv()
         self.assertEqual(self.setup().returncode, 0)
         self.assertEqual(self.recorded(), venv)
+
+    def test_a_torch_that_is_too_old_is_refused_where_it_was_named(self):
+        prefix, folder = self.torch("old", "2.6.1")
+        for environment in ({"Torch_DIR": str(folder)}, {"CMAKE_PREFIX_PATH": str(prefix)}):
+            done = self.setup(**environment)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.stderr, f"setup: {list(environment)[0]} names libtorch 2.6.1 in {prefix}, and 2.7.0 or newer "
+                                          "is needed\n")
+
+    def test_a_prefix_may_have_a_space(self):
+        prefix, folder = self.torch("my libtorch")
+        self.assertEqual(self.setup(CMAKE_PREFIX_PATH=f"/nowhere;{prefix}").returncode, 0)
+        self.assertEqual(self.recorded(), folder)
+
+    def test_what_needs_the_python_of_torch_is_refused_where_there_is_none(self):
+        prefix, folder = self.torch("given")
+        done = self.setup("build", "python", Torch_DIR=str(folder))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"needs a Python that has torch, and the libtorch in {prefix} came without one", done.stderr)
+        self.venv()
+        self.assertEqual(self.setup("build", "python").returncode, 0)
+
+    def test_the_benchmarks_leave_peers_in_python_out_where_there_is_none(self):
+        shutil.copy(TOOL.parent / "bench.sh", self.tree / "tools")
+        self.program(self.tree / "release/bin/lockstep", '#!/bin/bash\necho "$*" >>"$MACHINE/bench"\n')
+        (self.tree / "build/setup").mkdir(parents=True)
+        for python, has, has_not in (("", ["--against mpi", "--against plain "], ["gloo", "torchrun", "plain,torch"]),
+                                     ("/opt/my py/bin/python3", ["gloo,mpi", "plain,torch", "/opt/my py/bin/torchrun"], [])):
+            (self.machine / "bench").unlink(missing_ok=True)
+            (self.tree / "build/setup/torch_python").write_text(f"{python}\n")
+            done = subprocess.run([self.tree / "tools/bench.sh", self.tree / "release", self.tree / "reports"],
+                                  capture_output=True, text=True, env={"MACHINE": self.machine, "PATH": "/usr/bin:/bin"})
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual("left out" in done.stdout, not python)
+            ran = (self.machine / "bench").read_text()
+            for text in has:
+                self.assertIn(text, ran)
+            for text in has_not:
+                self.assertNotIn(text, ran)
 
     def test_a_python_without_headers_gets_them(self):
         (self.machine / "python_torch").write_text(f"{self.torch('python')[1]}\n")
