@@ -175,7 +175,6 @@ Result<int> run_attempts(LaunchContext& context) {
         break;
     }
     say_report(context, outcome);
-    const int code = exit_code_of(outcome.report);
     const bool restart =
         epoch < static_cast<std::uint64_t>(outcome.max_restarts) && outcome.report.cannot_start.empty();
     if (!restart) {
@@ -183,7 +182,7 @@ Result<int> run_attempts(LaunchContext& context) {
         context.console.say(
             cat("gave up after ", epoch + 1, " attempts; in the first one, ", headline(*root_cause)));
       }
-      return code;
+      return exit_code_of(root_cause.value_or(outcome.report));
     }
     if (!root_cause) root_cause = outcome.report;
     const int number = static_cast<int>(epoch) + 1;
