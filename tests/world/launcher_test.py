@@ -104,6 +104,15 @@ class BadInput(LauncherTest):
         self.assertEqual(status, 2)
         self.assertIn("LOCKSTEP_LOG", err)
 
+    def test_a_variable_that_every_rank_would_refuse_is_refused_before_any_starts(self):
+        for words, env, text in (([], {"LOCKSTEP_SOCKET_IFNAME": "nowhere0"}, '"nowhere0"'),
+                                 (["--env", "LOCKSTEP_SOCKET_IFNAME=lo,nowhere0"], {}, '"nowhere0"'),
+                                 (["--env", "LOCKSTEP_TIMEOUT=soon"], {}, 'LOCKSTEP_TIMEOUT="soon"')):
+            status, out, err = self.run_job("--nproc", 2, *words, "echo", "started", env=env)
+            self.assertEqual((status, out), (2, ""), err)
+            self.assertIn(text, err)
+        self.assertEqual(self.run_job("true", env={"LOCKSTEP_SOCKET_IFNAME": "lo"})[0], 0)
+
 
 class Report(LauncherTest):
     def test_it_has_the_last_lines_of_stderr_and_a_table_of_the_others(self):

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
+#include "lockstep/store/interface_choice.h"
 
 namespace lockstep::launch {
 namespace {
@@ -89,6 +90,15 @@ Result<int> count_processes(const ProcessCount& count, const Environment& enviro
   return base::usable_cores();
 }
 
+// What every rank would refuse is refused once, before any of them is started.
+Status check_variables_of_ranks(const RunOptions& options, const Environment& environment) {
+  Variables given = environment.all;
+  for (const auto& [name, value] : options.env) given[name] = value;
+  LOCKSTEP_ASSIGN(const Environment theirs, Environment::parse(std::move(given)));
+  if (theirs.interfaces.empty()) return {};
+  return store::own_addresses(theirs.interfaces, std::nullopt).status();
+}
+
 Result<std::optional<Secret>> choose_secret(const RunOptions& options, const Environment& environment) {
   const bool one_host = options.nnodes == 1;
   const std::string path =
@@ -131,6 +141,7 @@ Status reserve_descriptors(int nproc, int nnodes) {
 
 Result<LocalSetting> make_local_setting(const RunOptions& options, const Environment& environment) {
   LocalSetting setting;
+  LOCKSTEP_TRY(check_variables_of_ranks(options, environment));
   LOCKSTEP_ASSIGN(setting.nproc, count_processes(options.nproc, environment));
   LOCKSTEP_TRY(check_local_ranks(options, setting.nproc));
   setting.host = base::host_name();
