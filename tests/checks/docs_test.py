@@ -111,6 +111,20 @@ def plain(option):
     return re.match(r"--[a-z0-9_-]+", option).group(0).replace("_", "-")
 
 
+class Modules(unittest.TestCase):
+    def test_the_log_knows_every_module_and_the_docs_name_it(self):
+        """LOCKSTEP_LOG=MODULE=LEVEL warns of a name that no layer has."""
+        source = (ROOT / "src/lockstep/base/log.cpp").read_text(encoding="utf-8")
+        known = re.findall(r'"(\w+)"', re.search(r"kModules\[\] = \{(.*?)\};", source, re.DOTALL).group(1))
+        used = {name for path in (ROOT / "src").rglob("*") if path.suffix in (".h", ".cpp") and "_test" not in path.name
+                for name in re.findall(r'^(?:inline )?constexpr (?:base::)?Logger \w+\("(\w+)"\)',
+                                       path.read_text(encoding="utf-8"), re.MULTILINE)}
+        self.assertEqual(set(known), used)
+        documented = (ROOT / "docs" / "debugging.md").read_text(encoding="utf-8")
+        for name in known:
+            self.assertIn(f"`{name}`", documented)
+
+
 class Tree:
     """The options of every command, by its words."""
 

@@ -15,6 +15,10 @@ namespace {
 
 constexpr std::size_t kMaxRateKeys = 1024;
 
+// Those of the layers, by name; a program may have loggers of its own.
+constexpr std::string_view kModules[] = {"backend", "ddp",   "link",   "mpi",      "rendezvous",
+                                         "shm",     "store", "tensor", "transport"};
+
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
     case LogLevel::kTrace:
@@ -103,6 +107,14 @@ Result<LogOptions> parse_log_options(std::string_view text) {
 
 void configure_logging(const LogOptions& options) {
   current().store(make_configuration(options, current().load()), std::memory_order_release);
+  if (options.rank && options.rank != Rank{0}) return;  // one rank says it for all
+  for (const auto& [module, level] : options.modules) {
+    if (std::ranges::find(kModules, module) != std::end(kModules)) continue;
+    constexpr Logger kLog("log");
+    kLog.warn(cat("the level of ", quoted(module),
+                  " has an effect only if this program has a module of that ", "name; those of Lockstep are ",
+                  join(std::vector<std::string>(std::begin(kModules), std::end(kModules)))));
+  }
 }
 
 void set_log_rank(Rank rank) {

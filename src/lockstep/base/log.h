@@ -28,7 +28,7 @@ struct LogOptions {
   std::map<std::string, LogLevel, std::less<>> modules = {};  // overrides, by module
   std::optional<Rank> rank = {};                              // shown as [rank 2] when known
 };
-// "info" or "warn,store=debug,launch=trace".
+// "info" or "warn,store=debug,backend=trace". A module that no layer has is warned of by configure_logging().
 Result<LogOptions> parse_log_options(std::string_view text);
 void configure_logging(const LogOptions& options);
 // Lines name `rank` from now on; the rest stays as configured. For who learns it later: a scheduler's

@@ -10,6 +10,7 @@ namespace lockstep::base {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -49,6 +50,21 @@ TEST(Log, ARankThatIsLearntLaterIsNamedAndTheLevelsStay) {
   set_log_rank(Rank{5});
   EXPECT_THAT(logged([] { kStore.info("x"); }), HasSubstr("I [rank 5] store: x\n"));
   EXPECT_EQ(logged([] { kLaunch.warn("x"); }), "");
+}
+
+TEST(Log, AModuleThatNoLayerHasIsWarnedOfByOneRank) {
+  const auto configure = [](std::string_view text, std::optional<Rank> rank) {
+    return logged([&] {
+      LogOptions options = *parse_log_options(text);
+      options.rank = rank;
+      configure_logging(options);
+    });
+  };
+  EXPECT_THAT(configure("strore=trace", {}),
+              AllOf(HasSubstr("\"strore\""), HasSubstr("rendezvous, shm, store")));
+  EXPECT_THAT(configure("strore=trace", Rank{0}), HasSubstr("\"strore\""));
+  EXPECT_EQ(configure("strore=trace", Rank{1}), "");
+  EXPECT_EQ(configure("store=trace,ddp=off", {}), "");
 }
 
 TEST(Log, OffIsSilent) {
