@@ -387,6 +387,17 @@ class Bench(LauncherTest):
             self.assertLessEqual(row["overhead_ms"], row["overhead_high_ms"])
             self.assertEqual(row["peers"], {})
 
+    def test_what_cannot_be_done_is_refused_before_anything_is_measured(self):
+        for words, text in ((["bench", "launch", "--json", "/nonexistent/x"], "/nonexistent/x"),
+                            (["bench", "store", "--json", "/nonexistent/x"], "/nonexistent/x"),
+                            (["bench", "all_reduce", "--json", "/nonexistent/x"], "/nonexistent/x"),
+                            (["bench", "all_reduce", "--plot", "/nonexistent/x"], "/nonexistent/x"),
+                            (["bench", "ddp", "--json", "/nonexistent/x"], "/nonexistent/x"),
+                            (["bench", "launch", "--against", "torchrun", "--torchrun", "/nonexistent/x"], "--torchrun")):
+            done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE, env=self.environment())
+            self.assertEqual((done.returncode, done.stdout), (2, ""), (words, done.stderr))
+            self.assertIn(text, done.stderr)
+
 
 if __name__ == "__main__":
     main()

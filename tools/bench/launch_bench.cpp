@@ -7,6 +7,7 @@
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
+#include "lockstep/launch/program.h"
 #include "lockstep/launch/run_program.h"
 #include "tools/bench/machine.h"
 #include "tools/bench/output.h"
@@ -122,10 +123,22 @@ json describe_versions(const LaunchBenchOptions& options, const CommandContext& 
   return versions;
 }
 
+// Before anything is measured.
+Status check_torchrun(const LaunchBenchOptions& options, const CommandContext& context) {
+  if (!context.environment.ok()) return context.environment.status();
+  launch::RunOptions program;
+  program.command = {options.torchrun};
+  program.kind = launch::ProgramKind::kDirect;
+  const Status found = launch::resolve_program(program, context.environment->all).status();
+  return found.ok() ? found : Status::invalid(cat("--torchrun: ", found.message()));
+}
+
 Result<int> run_launch_bench(const LaunchBenchOptions& options, const CommandContext& context) {
   if (!options.against.empty() && options.against != "torchrun") {
     return Status::invalid(cat("--against ", base::quoted(options.against), " is not known: give torchrun"));
   }
+  LOCKSTEP_TRY(check_writable(options.json_path));
+  if (!options.against.empty()) LOCKSTEP_TRY(check_torchrun(options, context));
   json report = {{"machine", machine_json()},
                  {"versions", describe_versions(options, context)},
                  {"rows", json::array()}};

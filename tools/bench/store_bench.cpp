@@ -181,6 +181,7 @@ Result<std::vector<int>> parse_clients(const std::string& text) {
 
 Result<int> bench_store(const StoreBenchOptions& options, const tools::CommandContext& context,
                         std::ostream& out) {
+  LOCKSTEP_TRY(check_writable(options.json));
   LOCKSTEP_ASSIGN(const auto our_program, context.helper("lockstep_store_peer"));
   LOCKSTEP_ASSIGN(auto ours, PeerProcess::start(our_program));
   LOCKSTEP_ASSIGN(const auto our_version, ours.ask("version", Clock::steady().in(std::chrono::minutes(1))));
