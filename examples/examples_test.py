@@ -38,6 +38,15 @@ class AllReduce(unittest.TestCase):
         self.assertEqual(result.stdout, "the sum over 1 ranks is 1\n")
 
 
+class BadInput(unittest.TestCase):
+    def test_a_variable_that_does_not_parse_is_status_2(self):
+        for program in ("01_ranks_meet", "02_own_ranks", "03_all_reduce"):
+            result = subprocess.run([FOLDER / program], capture_output=True, text=True, timeout=200,
+                                    env={**os.environ, "RANK": "x"})
+            self.assertEqual(result.returncode, 2, program)
+            self.assertIn('RANK="x"', result.stderr)
+
+
 class RanksMeet(unittest.TestCase):
     def check_table(self, lines, world):
         """Returns the process ids."""

@@ -173,5 +173,6 @@ int main(int argc, char** argv) {
   }
   const lockstep::Status status = run(*victim);
   if (!status.ok()) std::cerr << status.message() << "\n";
+  if (status.code() == lockstep::Code::kInvalid) return 2;  // as for a wrong argument
   return status.ok() ? 0 : 1;
 }

@@ -89,5 +89,5 @@ int main(int argc, char** argv) {
     return 0;
   }
   std::cerr << "the ranks failed: " << status.message() << "\n";
-  return 1;
+  return status.code() == lockstep::Code::kInvalid ? 2 : 1;
 }

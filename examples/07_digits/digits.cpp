@@ -16,6 +16,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <stdexcept>
 
 #include "digits_data.h"
 #include "pictures.h"
@@ -216,6 +217,9 @@ int main(int count, char** words) {
   }
   try {
     return run(arguments[0], with_report ? arguments[2] : "");
+  } catch (const std::invalid_argument& error) {  // such as RANK=x
+    std::cerr << error.what() << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

@@ -25,6 +25,7 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <stdexcept>
 
 namespace {
 
@@ -195,6 +196,9 @@ int main(int argc, char** argv) {
   }
   try {
     return train(argv[1], argc == 4 ? std::stoi(argv[3]) : 300);
+  } catch (const std::invalid_argument& error) {  // such as RANK=x
+    std::cerr << error.what() << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

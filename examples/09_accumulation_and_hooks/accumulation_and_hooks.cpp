@@ -10,6 +10,7 @@
 
 #include <iostream>
 #include <sstream>
+#include <stdexcept>
 
 namespace {
 
@@ -83,6 +84,9 @@ int main() {
     accumulate(rank);
     sum_instead_of_mean(rank);
     as_16_bits(rank);
+  } catch (const std::invalid_argument& error) {  // such as RANK=x
+    std::cerr << error.what() << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;
