@@ -74,6 +74,10 @@ class Help(unittest.TestCase):
             (["store", "--port", "70000"],
              "lockstep store: --port is \"70000\" but must be a whole number from 0 to 65535.",
              "lockstep store --help"),
+            (["doctor", "--json=foo"], "lockstep doctor: --json takes no value, and was given \"foo\".",
+             "lockstep doctor --help"),
+            (["completion", "fish"], "lockstep completion: there is no command \"fish\"; there are bash and zsh.",
+             "lockstep completion --help"),
             (["secret"], "lockstep secret: FILE is required.", "lockstep secret --help"),
             (["secret", "a", "b"], "lockstep secret: the argument \"b\" was not expected.", "lockstep secret --help"),
         ]:
@@ -99,6 +103,13 @@ class Version(unittest.TestCase):
         for line in [r"lockstep \d+\.\d+\.\d+", r"wire version +\d+", r"build +\w+, \S+ \d+.*", r"OpenSSL +3\..*",
                      r"hwloc API +2\..*", r"torch helpers +\S.*"]:
             self.assertRegex(result.stdout, re.compile(f"^{line}$", re.MULTILINE))
+
+    def test_output_that_cannot_be_written_is_noticed(self):
+        for arguments in (["--version"], ["--help"], [], ["doctor", "--help"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=200)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn("the output could not be written", done.stderr)
 
     def test_works_whatever_the_environment_holds(self):
         self.assertEqual(run("--version", env={"RANK": "first", "LOCKSTEP_LOG": "?"}).returncode, 0)
@@ -217,6 +228,9 @@ class Doctor(unittest.TestCase):
         self.assertEqual(checks["torch"]["status"], "warning")
         self.assertGreater(checks["cores"]["facts"]["usable"], 0)
         self.assertEqual(checks["lockstep"]["facts"]["wire_version"], 1)
+        with_torch = "torch helpers  not installed" not in run("--version").stdout
+        self.assertRegex(checks["libtorch"]["facts"]["version"], r"\A\d+\.\d+" if with_torch else r"\A\Z")
+        self.assertIn("this build was made with", checks["libtorch"]["found"])
 
     def test_without_a_terminal_there_are_no_colours(self):
         result = run("doctor", "--python", "false")

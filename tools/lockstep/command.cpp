@@ -62,6 +62,28 @@ std::string given_too_often(const CLI::App& command) {
   return {};
 }
 
+// A name of ours for what CLI11 says as "Could not convert: NAME = VALUE".
+std::string not_convertible(const CLI::App& command, const CLI::ParseError& error) {
+  constexpr std::string_view kTheirs = "Could not convert: ";
+  const std::string text = error.what();
+  const std::size_t equals = text.find(" = ");
+  if (!text.starts_with(kTheirs) || equals == std::string::npos) return text;
+  const std::string name = text.substr(kTheirs.size(), equals - kTheirs.size());
+  const std::string given = base::quoted(text.substr(equals + 3));
+  const CLI::Option* option = command.get_option_no_throw(name);
+  if (option != nullptr && option->get_items_expected_max() == 0)
+    return cat(name, " takes no value, and was given ", given);
+  return cat(name, " is ", given, ", which is not what it takes");
+}
+
+// Of the few there are, as words: "bash and zsh".
+std::string few_names(const std::vector<std::string>& names) {
+  std::string out;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    out += cat(i == 0 ? "" : (i + 1 == names.size() ? " and " : ", "), names[i]);
+  return out;
+}
+
 // What to say of the first argument that nobody took.
 std::string unexpected_argument(const CLI::App& command, const std::string& argument) {
   const bool is_option = argument.starts_with("-");
@@ -75,6 +97,8 @@ std::string unexpected_argument(const CLI::App& command, const std::string& argu
     text = cat("the argument ", base::quoted(argument), " was not expected");
   } else {
     text = cat("there is no command ", base::quoted(argument));
+    constexpr std::size_t kFew = 3;
+    if (subcommands.size() <= kFew) return cat(text, "; there are ", few_names(subcommands));
   }
   return nearest.empty() ? text : cat(text, "; did you mean '", nearest, "'?");
 }
@@ -85,9 +109,17 @@ int print_usage_error(const CLI::App& command, const std::string& message, std::
   return kExitUsage;
 }
 
+// `code`, unless what was said could not be written.
+int after_output(const CLI::App& command, int code, std::ostream& out, std::ostream& err) {
+  if (out.flush()) return code;
+  err << full_name(command) << ": the output could not be written.\n";
+  return kExitFailure;
+}
+
 int on_parse_error(const CLI::App& app, const CLI::ParseError& error, std::ostream& out, std::ostream& err) {
   const CLI::App& command = chosen_command(app);
-  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error, out, err);
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
+    return after_output(command, app.exit(error, out, err), out, err);
   // A mistyped option often leaves a required one unset: the mistake comes first.
   for (const CLI::App* at : {&app, &command}) {
     const std::vector<std::string> rest = at->remaining();
@@ -96,7 +128,7 @@ int on_parse_error(const CLI::App& app, const CLI::ParseError& error, std::ostre
     }
   }
   const std::string repeated = given_too_often(command);
-  return print_usage_error(command, repeated.empty() ? error.what() : repeated, err);
+  return print_usage_error(command, repeated.empty() ? not_convertible(command, error) : repeated, err);
 }
 
 // Insertions, deletions, replacements and swaps of neighbours that lead from `a` to `b`.
@@ -154,14 +186,10 @@ int run_command_line(CLI::App& app, CommandContext& context, std::vector<std::st
   const CLI::App& command = chosen_command(app);
   if (!context.body) {
     out << app.help();
-    return kExitOk;
+    return after_output(app, kExitOk, out, err);
   }
   const Result<int> exit_status = context.body();
-  if (exit_status.ok() && !out.flush()) {
-    err << full_name(command) << ": the output could not be written.\n";
-    return kExitFailure;
-  }
-  if (exit_status.ok()) return *exit_status;
+  if (exit_status.ok()) return after_output(command, *exit_status, out, err);
   const Status error = exit_status.status();
   if (error.code() == Code::kInvalid) return print_usage_error(command, std::string(error.message()), err);
   err << full_name(command) << ": " << as_sentence(std::string(error.message())) << '\n';

@@ -37,7 +37,7 @@ Result<int> examine_this_machine(const DoctorArguments& arguments, const Command
   if (!arguments.master.empty()) options.master = arguments.master;
 
   DoctorReport report = launch::examine(options, context.environment, context.clock);
-  report.findings.insert(report.findings.begin(), version_finding(context));
+  report.findings.insert(report.findings.begin(), {version_finding(context), libtorch_finding()});
   std::cout << (arguments.json ? report.json() : report.text(colour_for_stdout(context))) << std::flush;
   return report.health() == launch::Health::kUnusable ? kExitFailure : kExitOk;
 }

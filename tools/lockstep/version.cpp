@@ -32,6 +32,10 @@ std::string hwloc_version() {
 
 std::string openssl_version() { return OpenSSL_version(OPENSSL_VERSION_STRING); }
 
+// What this build was made with; empty if it was made without torch. The command itself does not link it.
+constexpr std::string_view kLibtorchVersion = LOCKSTEP_LIBTORCH_VERSION;
+constexpr std::string_view kLibtorchFolder = LOCKSTEP_LIBTORCH_FOLDER;
+
 // The helpers that link libtorch; their names begin with "torch_".
 std::vector<std::string> torch_helpers(const CommandContext& context) {
   std::vector<std::string> names;
@@ -44,7 +48,23 @@ std::vector<std::string> torch_helpers(const CommandContext& context) {
   return names;
 }
 
+std::string libtorch_text() {
+  if (kLibtorchVersion.empty()) return "none: this build was made without torch";
+  return cat(kLibtorchVersion, " in ", kLibtorchFolder);
+}
+
 }  // namespace
+
+launch::Finding libtorch_finding() {
+  std::error_code ignored;
+  const bool lost = !kLibtorchVersion.empty() && !std::filesystem::exists(kLibtorchFolder, ignored);
+  return {.topic = "libtorch",
+          .health = lost ? launch::Health::kWarning : launch::Health::kOk,
+          .found = cat(libtorch_text(), kLibtorchVersion.empty() ? "" : ", which this build was made with",
+                       lost ? "; it is not there any more" : ""),
+          .advice = lost ? "Build Lockstep again, with the libtorch that there is now." : "",
+          .facts = {{"version", std::string(kLibtorchVersion)}, {"folder", std::string(kLibtorchFolder)}}};
+}
 
 std::string version_text(const CommandContext& context) {
   const std::vector<std::string> helpers = torch_helpers(context);
@@ -53,6 +73,7 @@ std::string version_text(const CommandContext& context) {
              "\nbuild          ", kBuildType, ", ", compiler(),                             //
              "\nOpenSSL        ", openssl_version(),                                        //
              "\nhwloc API      ", hwloc_version(),                                          //
+             "\nlibtorch       ", libtorch_text(),                                          //
              "\ntorch helpers  ", helpers.empty() ? "not installed" : base::join(helpers),  //
              helpers.empty() ? "" : cat(" (", context.libexec().string(), ")"));
 }

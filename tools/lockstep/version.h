@@ -12,5 +12,7 @@ namespace lockstep::tools {
 std::string version_text(const CommandContext& context);
 // The same as the first line of the doctor's report.
 launch::Finding version_finding(const CommandContext& context);
+// The libtorch that the programs of this build link, which Python need not have.
+launch::Finding libtorch_finding();
 
 }  // namespace lockstep::tools
