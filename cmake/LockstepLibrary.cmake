@@ -5,6 +5,7 @@
 
 include(GNUInstallDirs)
 include(LockstepBatches)
+include(LockstepLeaveOut)
 include(LockstepPrecompiled)
 
 # All layers that are installed, all fuzzers, and their headers each by itself, as targets to build by name.
