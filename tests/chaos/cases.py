@@ -5,7 +5,7 @@ import random
 from calls import MISMATCHES, Destroy, Fork, LeaveEarly, Mismatch, OppositeOrder, Say, SecondJoin, Sleep, Slow
 from deaths import (DEADLY, Death, DeathWhileJoining, DeathWhileLeaving, OutOfMemory, SeveralDeaths, Stop,
                     StopAndContinue, Storm)
-from limits import Limited, NoMemory, NoSharedMemory, Signals, TooMuch, WallClock
+from limits import Limited, NoMemory, NoSharedMemory, Signals, Suspend, TooMuch, WallClock
 from servers import ServerDeath, ServerStop
 from strangers import Attack, Impostors
 from wires import Break, Cut, Damage, Flip, Late
@@ -19,8 +19,9 @@ def all_cases(jumping_clock=""):
              LeaveEarly(), Say(), NoMemory(), OutOfMemory(), NoSharedMemory(), TooMuch(), Storm(),
              Limited("no_descriptors", ("few_descriptors", "no_descriptors")),
              Limited("no_threads", ("few_threads", "no_threads")), Signals(), Fork(), SecondJoin(), Destroy(),
-             OppositeOrder(), ServerDeath(), ServerStop()]
-    return cases + ([WallClock(jumping_clock)] if jumping_clock else [])
+             OppositeOrder(), ServerDeath(), ServerStop(), Suspend()]
+    clocks = [WallClock("wall_clock", jumping_clock), WallClock("drifting_clock", jumping_clock, WALL_CLOCK="drifts")]
+    return cases + (clocks if jumping_clock else [])
 
 
 def plan_of(case, seed, world, transport, point):

@@ -1,6 +1,6 @@
 """Processes that cannot have what they ask for, and surroundings that disturb them."""
 
-from case import Case, all_name, each_hears, none_fails
+from case import STALL_MS, Case, all_name, each_hears, none_fails
 
 
 class NoMemory(Case):
@@ -92,16 +92,30 @@ class Signals(Case):
 
 
 class WallClock(Case):
-    """F34: a wall clock that jumps an hour at each look has no effect."""
+    """F34: a wall clock that jumps an hour at each look, or goes ten times as fast, has no effect."""
 
-    row, name = "F34", "wall_clock"
+    row = "F34"
 
-    def __init__(self, library):
-        self.library = library
+    def __init__(self, name, library, **variables):
+        self.name, self.variables = name, {"LD_PRELOAD": library, **variables}
 
     def choose(self, plan, rng):
         plan.steps, plan.bound = 60, 5.0
-        plan.variables = {"LD_PRELOAD": self.library}
+        plan.variables = self.variables
+
+    def rule(self, plan, outcome):
+        return none_fails(plan, outcome)
+
+
+class Suspend(Case):
+    """F34: a machine that sleeps: all of it stops, for longer than the limit, and goes on. Nobody has died."""
+
+    row, name, cost, victims_live = "F34", "suspend", 8, True
+
+    def choose(self, plan, rng):
+        plan.delay_us = rng.randrange(0, 40_000)
+        plan.stall_ms, plan.steps = STALL_MS, 200
+        plan.suspend, plan.bound = rng.uniform(1.5, 3) * STALL_MS / 1000, 10.0
 
     def rule(self, plan, outcome):
         return none_fails(plan, outcome)

@@ -39,6 +39,7 @@ class Plan:
     resume_after: float = -1  # SIGCONT so long after the stop; -1: when the others have gone on
     storm: bool = False  # the driver kills all
     store_in_rank_0: bool = False  # else it is a process of its own
+    suspend: float = 0  # seconds for which the driver stops everything, the store too
     siege: float = 0  # seconds for which strangers attack every listener, by turns
     impostors: str = ""  # who come to every listener: what is wrong with them
     flip: str = ""  # by the driver, in the victim's memory: a bit of the "header", the "payload" or the "words"
@@ -144,6 +145,8 @@ class Conductor:
             self.injected = time.monotonic()
             for rank in self.ranks:
                 rank.process.kill()
+        if plan.suspend and due:
+            self.suspend(now)
         if plan.fault in ("stop", "stop_barrier") and marks:
             if plan.resume_after >= 0:
                 resume = now >= self.injected + plan.resume_after
@@ -175,6 +178,18 @@ class Conductor:
             process = self.ranks[victim].process
             if process.poll() is None and resident([process])[0] > self.plan.memory and self.once("kill"):
                 process.kill()
+
+    def suspend(self, now):
+        """All stop, and all go on: a machine, and whatever else it serves."""
+        processes = [self.store.process, *(rank.process for rank in self.ranks)]
+        if self.once("suspend"):
+            self.stopped_at = now
+            for process in processes:
+                process.send_signal(signal.SIGSTOP)
+        elif now >= self.stopped_at + self.plan.suspend and self.once("wake up"):
+            self.injected = now
+            for process in processes:
+                process.send_signal(signal.SIGCONT)
 
     def once(self, what):
         new = what not in self.done

@@ -1,4 +1,4 @@
-"""Agents on two hosts under a wall clock that jumps by an hour at each look: nobody is taken for dead.
+"""Agents on two hosts under a wall clock that jumps by an hour at each look, or goes ten times as fast: nobody is taken for dead.
 
     JUMPING_CLOCK=FILE RENDEZVOUS_RANK=FILE launcher_clock_test.py COMMAND [unittest arguments]
 """
@@ -14,8 +14,10 @@ RANK = os.environ["RENDEZVOUS_RANK"]
 class WallClock(HostsTest):
     """F34."""
 
+    CLOCK = {"LD_PRELOAD": os.environ["JUMPING_CLOCK"]}
+
     def environment(self, **extra):
-        return super().environment(LD_PRELOAD=os.environ["JUMPING_CLOCK"], **extra)
+        return super().environment(**self.CLOCK, **extra)
 
     def test_agents_meet_restart_and_end_as_one(self):
         results = self.both("--max-restarts", 1, "--restart-delay", "10ms", "sh", "-c",
@@ -30,6 +32,10 @@ class WallClock(HostsTest):
         for status, out, err in self.both("sh", "-c", "sleep 5; echo rank $RANK is done"):
             self.assertEqual(status, 0, err)
             self.assertIn("is done", out)
+
+
+class Drifting(WallClock):
+    CLOCK = {**WallClock.CLOCK, "WALL_CLOCK": "drifts"}
 
 
 if __name__ == "__main__":
