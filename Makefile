@@ -49,10 +49,11 @@ chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport
 long: release  ## train every network 50 steps between two hosts, beside one process, as root
 	python3 tests/ddp/hosts_test.py build/release/bin/lockstep build/release/tests/ddp_rank --steps 50
 
-attack: release ## run a job under attack for ATTACK_SECONDS (60); its steps may take 5 % longer
+attack: release ## run a job, and a store with 256 clients, under attack and load for ATTACK_SECONDS (60); their time is bounded
 	@mkdir -p $(REPORTS)
 	tests/chaos/attack.py --rank-program build/release/tests/world_rank --command build/release/bin/lockstep \
 	  --seconds $(ATTACK_SECONDS) --json $(REPORTS)/attack.json
+	build/release/tests/store_process_test --gtest_filter='*UnderLoadNobodyStarves' --load $(ATTACK_SECONDS)
 
 bench:         ## run the benchmarks and print their tables
 	tools/setup.sh build mpi
