@@ -150,8 +150,10 @@ void BackwardPass::take(Taken taken) {
                " were agreed on. Wrap the module again after its parameters have changed."));
   }
   const bool held = bucket.holds(place, gradient);
+  const bool shared = held && !slot.may_alias();
+  if (shared) slot.set_gradient(gradient.clone());  // others read it while the bucket is reduced
   if (taken.use == Use::kUnused) {
-    if (held) as_they_were_.emplace(parameter, gradient.clone());
+    if (held && !shared) as_they_were_.emplace(parameter, gradient.clone());
     if (!held) parts_.gradients.fill(parameter, gradient);
   } else if (gradient.requires_grad()) {
     with_graph_[parameter] = gradient;
@@ -196,7 +198,7 @@ void BackwardPass::take_sparse(Parameter parameter, GradBucket& bucket) {
             " is dense, but a sparse one was expected; leave the parameter out of sparse_parameters, or use "
             "it as an embedding with sparse = true does."));
   }
-  bucket.set_buffer(gradient.variable_data());
+  bucket.set_buffer(slot.may_alias() ? gradient.variable_data() : gradient.clone());
 }
 
 void BackwardPass::count_down(std::size_t bucket) {

@@ -26,7 +26,7 @@ class OwnGradient final : public GradientSlot {
   at::Tensor local() const override { return parameter_; }
   at::Tensor gradient() const override { return parameter_.grad(); }
   void set_gradient(const at::Tensor& gradient) override { parameter_.mutable_grad() = gradient; }
-  bool may_alias() const override { return true; }
+  bool may_alias() const override { return accumulator_->post_hooks().size() <= 1; }  // the hook here
   const torch::autograd::Node* accumulator() const override { return accumulator_.get(); }
   void when_accumulated(std::function<void()> then) override {
     hook_ = accumulator_->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
