@@ -89,6 +89,55 @@ TEST(Faults, WhatOneRankThrowsIsHeardByTheOthers) {
   heard([](auto& model) { model(ones(), "with a bomb between").sum().backward(); }, {"rank 1", "backward"});
 }
 
+TEST(Faults, WhatOneRankThrowsUnderNoSyncIsHeardByTheOthers) {
+  const auto heard = [](const std::function<void(DistributedDataParallel<Mined>&)>& fails,
+                        const std::vector<std::string>& words) {
+    run_world(2, [&](int rank) {
+      DistributedDataParallel model(std::make_shared<Mined>());
+      model(ones()).sum().backward();
+      if (rank == 1) {
+        const auto guard = model.no_sync();
+        EXPECT_THROW(fails(model), std::exception);
+        EXPECT_THROW(tensor::barrier(), DistError);
+      } else {
+        {
+          const auto guard = model.no_sync();
+          model(ones()).sum().backward();
+        }
+        expect_error<RemoteError>([&] { model(ones()).sum().backward(); }, words);
+      }
+    });
+  };
+  heard([](auto& model) { model(torch::ones({1, 7})); }, {"rank 1", "forward", "shapes"});
+  heard([](auto& model) { model(ones(), "with a bomb between").sum().backward(); }, {"rank 1", "backward"});
+  heard(
+      [](auto& model) {
+        const at::Tensor output = model(ones());
+        throw std::runtime_error("this batch has no labels");
+      },
+      {"rank 1", "between forward and backward"});
+  // Nothing is a fault that ends well, or in eval mode.
+  run_world(2, [](int rank) {
+    DistributedDataParallel model(std::make_shared<Mined>());
+    for (int step = 0; step < 3; ++step) {
+      {
+        const auto guard = model.no_sync();
+        const at::Tensor dropped = model(ones());
+        const at::Tensor loss = model(ones()).sum();
+        loss.backward({}, /*retain_graph=*/true);
+        loss.backward();
+        model.train(false);
+        if (rank == 1) {
+          EXPECT_ANY_THROW(model(torch::ones({1, 7})));
+        }
+        model.train();
+      }
+      model(ones()).sum().backward();
+    }
+    tensor::barrier();
+  });
+}
+
 TEST(Faults, AModuleIsWrappedAgainAfterAFailure) {
   struct Thrower : nn::Module {
     Thrower() { register_module("layer", layer); }

@@ -1,5 +1,6 @@
 // How a model is not to be used: what is refused, in words, what is warned about once, and what looks like a
 // fault and is none.
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
@@ -279,12 +280,12 @@ TEST(Faults, WhatBelongsToOthersIsNotWarnedAbout) {
 TEST(Faults, AModelThatIsGoneLeavesItsModuleAsItWas) {
   run_world(2, [](int rank) {
     nn::Linear net(2, 2);
-    at::Tensor loss;
     {
       DistributedDataParallel model(net);
-      loss = model(rank * ones()).sum();
+      model(rank * ones()).sum().backward();
     }
-    loss.backward();
+    net->zero_grad();
+    net->forward(rank * ones()).sum().backward();
     EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank));
     net->zero_grad();
     DistributedDataParallel again(net);
@@ -293,6 +294,34 @@ TEST(Faults, AModelThatIsGoneLeavesItsModuleAsItWas) {
     again.remove_autograd_hooks();
     net->zero_grad();
     again(rank * ones()).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank));
+  });
+}
+
+TEST(Faults, AModelThatGoesBetweenForwardAndBackwardIsMissedByAllRanks) {
+  run_world(2, [](int rank) {
+    nn::Linear net(2, 2);
+    std::optional<DistributedDataParallel<nn::LinearImpl>> model(std::in_place, net);
+    (*model)(ones()).sum().backward();
+    const at::Tensor loss = (*model)(ones()).sum();
+    const std::vector<std::string> words = {"rank 1", "destroyed between forward and backward", "keep it"};
+    if (rank == 1) {
+      model.reset();
+      EXPECT_EQ(torch::autograd::grad({loss}, {net->weight}, {}, /*retain_graph=*/true)[0].numel(), 4);
+      expect_error<ReductionError>([&] { loss.backward(); }, words);
+    } else {
+      expect_error<RemoteError>([&] { loss.backward(); }, words);
+    }
+  });
+  run_world(2, [](int rank) {  // of what was evaluated, the gradients are the rank's own then
+    nn::Linear net(2, 2);
+    at::Tensor loss;
+    {
+      DistributedDataParallel model(net);
+      model.train(false);
+      loss = model(rank * ones()).sum();
+    }
+    loss.backward();
     EXPECT_TRUE(tensor::all_equal(net->weight.grad(), rank));
   });
 }

@@ -5,6 +5,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include "lockstep/ddp/activation_checkpoint.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/tensor/tensor_test_support.h"
 
@@ -84,6 +85,120 @@ TEST(Passes, TwoModelsOfOneModuleGiveItsMean) {
       (first(words).sum() + second(words).sum()).backward();
       for (std::size_t i = 0; i < watched.size(); ++i)
         ASSERT_TRUE(at::allclose(watched[i].grad().to_dense(), mean_over_ranks(own[i].to_dense()))) << step;
+    }
+  });
+}
+
+TEST(Passes, EveryBackwardThroughASynchronisedForwardIsReduced) {
+  const std::vector<DataParallelOptions> options = {
+      {},
+      {.find_unused_parameters = true},
+      {.static_graph = true},
+      {.gradient_as_bucket_view = false, .batched_grad_copy = true}};
+  for (const int size : {2, 3}) {
+    run_world(size, [&](int rank) {
+      const double mean = (size + 1) / 2.;  // of the inputs
+      for (const DataParallelOptions& each : options) {
+        nn::Linear net(2, 1);
+        DistributedDataParallel model(net, each);
+        const at::Tensor x = torch::full({1, 2}, rank + 1.);
+        const auto expect = [&](double times) {
+          EXPECT_TRUE(at::allclose(net->weight.grad(), torch::full({1, 2}, times * mean)));
+          const at::Tensor first = net->weight.grad().clone();
+          tensor::broadcast(first, {.src = 0});
+          EXPECT_TRUE(at::equal(net->weight.grad(), first));
+          net->zero_grad();
+        };
+        for (int step = 0; step < 3; ++step) {
+          const at::Tensor one = model(x).sum();
+          const at::Tensor other = model(2 * x).sum();
+          one.backward({}, /*retain_graph=*/true);
+          other.backward();
+          expect(3);
+          // After others, and after another forward, which begins a pass.
+          const at::Tensor third = model(3 * x).sum();
+          one.backward();
+          third.backward({}, /*retain_graph=*/true);
+          third.backward();
+          expect(7);
+          // Beside what stays the rank's own until then.
+          at::Tensor apart;
+          {
+            const auto guard = model.no_sync();
+            apart = model(4 * x).sum();
+          }
+          const at::Tensor last = model(x).sum();
+          apart.backward();
+          last.backward();
+          expect(5);
+        }
+      }
+    });
+  }
+}
+
+// Two branches, of which forward takes those that it is told.
+struct Branches : nn::Module {
+  Branches() {
+    register_module("left", left);
+    register_module("right", right);
+  }
+  at::Tensor forward(const at::Tensor& x, bool to_the_left) { return to_the_left ? left(x) : right(x); }
+  nn::Linear left{2, 1};
+  nn::Linear right{2, 1};
+};
+
+TEST(Passes, ForwardsOfOnePassMayTakeDifferentBranches) {
+  run_world(2, [](int rank) {
+    auto net = std::make_shared<Branches>();
+    DistributedDataParallel model(net, {.find_unused_parameters = true});
+    const at::Tensor x = torch::full({1, 2}, rank + 1.);
+    for (int step = 0; step < 3; ++step) {
+      (model(x, true).sum() + model(x, false).sum()).backward();
+      EXPECT_TRUE(tensor::all_equal(net->left->weight.grad(), 1.5));
+      EXPECT_TRUE(tensor::all_equal(net->right->weight.grad(), 1.5));
+      net->zero_grad();
+      // One after the other, and what is over once more.
+      const at::Tensor to_the_left = model(x, true).sum();
+      const at::Tensor to_the_right = model(x, false).sum();
+      to_the_left.backward({}, /*retain_graph=*/true);
+      EXPECT_FALSE(net->right->weight.grad().defined());
+      to_the_right.backward();
+      const at::Tensor again = model(x, false).sum();
+      to_the_left.backward();
+      again.backward();
+      EXPECT_TRUE(tensor::all_equal(net->left->weight.grad(), 2 * 1.5));
+      EXPECT_TRUE(tensor::all_equal(net->right->weight.grad(), 2 * 1.5));
+      net->zero_grad();
+      // One that no backward follows is no fault.
+      model(x, true);
+      model(x, false).sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->right->weight.grad(), 1.5));
+      EXPECT_FALSE(net->left->weight.grad().defined());
+      net->zero_grad();
+    }
+  });
+}
+
+TEST(Passes, OneThatATaskInsideHasFinishedIsNotBegunAgain) {
+  struct Inside : nn::Module {
+    Inside() { register_module("layer", layer); }
+    std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
+      const at::Tensor plain = 3 * x;
+      return {plain,
+              checkpoint(
+                  {.reentrant = true}, [net = layer](const at::Tensor& y) mutable { return net(y); }, x)};
+    }
+    nn::Linear layer{2, 1};
+  };
+  run_world(2, [](int rank) {
+    auto net = std::make_shared<Inside>();
+    DistributedDataParallel model(net);
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      auto [plain, inside] = model(torch::full({1, 2}, rank + 1.).requires_grad_());
+      (plain.sum() + inside.sum()).backward();  // backward comes to `plain` when all gradients are there
+      EXPECT_TRUE(tensor::all_equal(net->layer->weight.grad(), 1.5));
     }
   });
 }

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/text.h"
-#include "lockstep/ddp/reduction_error.h"
+#include "lockstep/ddp/failure.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/groups.h"
 
@@ -26,10 +26,7 @@ BackwardPass::BackwardPass(const PassParts& parts, Expectation expected)
 }
 
 void BackwardPass::refuse(const std::string& what) const {
-  const Rank at{tensor::get_rank()};
-  throw ReductionError(
-      Status::aborted(cat("rank ", at, ": DistributedDataParallel: ", what), {.rank = at, .op = "backward"}),
-      at);
+  throw_reduction_error("backward", cat("DistributedDataParallel: ", what));
 }
 
 void BackwardPass::tell(PassPhase phase, std::size_t index, Duration running, Duration waiting) const {
@@ -309,6 +306,11 @@ void BackwardPass::restore(Parameter parameter) {
   if (found == as_they_were_.end()) return;
   const auto [index, place] = parts_.gradients.place(parameter);
   parts_.gradients.bucket(index).view(place).copy_(found->second);
+}
+
+std::vector<int> BackwardPass::tasks() const {
+  const MutexLock lock(mutex_);
+  return tasks_;
 }
 
 bool BackwardPass::started() const {

@@ -63,6 +63,9 @@ class BackwardPass {
   void ready(std::size_t parameter);
   void finish();
 
+  const Expectation& expected() const { return expected_; }
+  // The tasks of autograd that have worked on it; none: it is still to run.
+  std::vector<int> tasks() const;
   // Whether it has begun to take gradients.
   bool started() const;
   bool all_launched() const;

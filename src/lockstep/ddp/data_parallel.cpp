@@ -9,7 +9,6 @@
 #include "lockstep/ddp/failure.h"
 #include "lockstep/ddp/logger.h"
 #include "lockstep/ddp/parameters.h"
-#include "lockstep/ddp/reduction_error.h"
 #include "lockstep/tensor/groups.h"
 
 namespace lockstep::ddp {
@@ -47,7 +46,7 @@ void DataParallel::attach() {
 }
 
 void DataParallel::remove_autograd_hooks() {
-  running_.give_up();
+  running_.forget_forwards();
   gradients_ = Gradients();
   attached_ = false;
 }
@@ -70,7 +69,7 @@ void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
   if (gradients_.size() == 0)
     refuse("update_process_group: the autograd hooks were removed; wrap the module again.");
   // A rank that is new to the group begins like this too: one plan, and one idea of what is used.
-  running_.give_up();
+  running_.forget_forwards();
   group_ = group;
   used_ = used_parameters_for(options_, gradients_);
   agreed_order_.reset();
@@ -79,11 +78,15 @@ void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
   if (group.size() > 1 && !attached_) attach();
 }
 
-bool DataParallel::synchronises() const { return attached_ && holds_ == 0 && at::GradMode::is_enabled(); }
+DataParallel::ForwardKind DataParallel::next_kind() const {
+  if (!attached_ || !at::GradMode::is_enabled()) return ForwardKind::kAlone;
+  if (holds_ == 0) return ForwardKind::kSynchronised;
+  return module_->is_training() ? ForwardKind::kAccumulating : ForwardKind::kAlone;
+}
 
 void DataParallel::begin_forward() {
-  syncing_ = synchronises();
-  if (!syncing_) return;
+  kind_ = next_kind();
+  if (kind_ != ForwardKind::kSynchronised) return;
   check_last_pass();
   check_unchanged();
   if (agreed_order_) rebuild();
@@ -101,9 +104,7 @@ void DataParallel::begin_forward() {
 }
 
 void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
-  if (!syncing_) return;
-  buffers_.around_forward(BufferHookLocation::kPostForward, group_);
-  if (unregistered_.has_inputs()) unregistered_.look(outputs, module_->parameters(), gradients_);
+  if (kind_ == ForwardKind::kAlone) return;
   const PassParts parts{.gradients = gradients_,
                         .hook = hook_,
                         .used = *used_,
@@ -112,13 +113,17 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
                         .handing = options_.gradient_as_bucket_view ? Handing::kAlias : Handing::kCopy,
                         .copying = options_.batched_grad_copy ? Copying::kWithItsBucket : Copying::kAtOnce,
                         .skip_unused = options_.skip_all_reduce_unused_params};
-  auto pass = std::make_shared<BackwardPass>(parts, used_->expect(outputs));
-  running_.begin(std::move(pass), group_, outputs,
+  if (kind_ == ForwardKind::kAccumulating)
+    return running_.begin(parts, {}, outputs, RunningPass::Mode::kAccumulating);
+  buffers_.around_forward(BufferHookLocation::kPostForward, group_);
+  if (unregistered_.has_inputs()) unregistered_.look(outputs, module_->parameters(), gradients_);
+  running_.begin(parts, used_->expect(outputs), outputs,
                  module_->is_training() ? RunningPass::Mode::kTraining : RunningPass::Mode::kEvaluation);
 }
 
 void DataParallel::forward_failed() {
-  if (!syncing_ || group_.size() < 2 || !module_->is_training()) return;  // in eval mode a rank may be alone
+  if (kind_ == ForwardKind::kAlone || group_.size() < 2 || !module_->is_training())
+    return;  // it may be alone
   end_group(group_, "forward", cat("an exception in forward: ", text_of_exception()));
 }
 
@@ -136,9 +141,8 @@ std::string DataParallel::unfinished_text() {
 void DataParallel::check_last_pass() {
   const std::string what = unfinished_text();
   if (what.empty()) return;
-  const Rank at{tensor::get_rank()};
   end_group(group_, "forward", what);
-  throw ReductionError(Status::aborted(cat("rank ", at, ": ", what), {.rank = at, .op = "forward"}), at);
+  throw_reduction_error("forward", what);
 }
 
 void DataParallel::check_unchanged() const {

@@ -51,7 +51,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   // Around every forward of the module, with the tensors that it returned.
   void begin_forward();
   // Whether the tensors that the next forward is given are to be told, where they are known.
-  bool wants_inputs() const { return unregistered_.is_due() && synchronises(); }
+  bool wants_inputs() const { return unregistered_.is_due() && next_kind() == ForwardKind::kSynchronised; }
   void set_inputs(std::vector<at::Tensor> inputs) { unregistered_.set_inputs(std::move(inputs)); }
   void end_forward(std::span<const at::Tensor> outputs);
   // Forward has thrown what is being caught: the other ranks are told.
@@ -92,7 +92,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   void start(const ModelParts& parts);
   void attach();
   BucketPlan first_plan() const;
-  bool synchronises() const;
+  // By what it means to the other ranks. Accumulating is training under no_sync(): they wait for its end.
+  enum class ForwardKind : std::uint8_t { kAlone, kAccumulating, kSynchronised };
+  ForwardKind next_kind() const;
   void rebuild();
   void check_unchanged() const;
   void check_last_pass();
@@ -113,7 +115,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   bool own_hook_ = true;
   bool attached_ = false;
   int holds_ = 0;
-  bool syncing_ = false;  // the forward that runs, or was last, begins a synchronised pass
+  ForwardKind kind_ = ForwardKind::kAlone;  // of the forward that runs, or was last
   // In which rank 0 saw gradients become final in the first pass, until the buckets are made by it. It is
   // told at the end of that pass, where all ranks are, and waited for in the next forward, where one may be
   // alone.

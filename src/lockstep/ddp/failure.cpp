@@ -4,6 +4,8 @@
 
 #include <exception>
 
+#include "lockstep/base/text.h"
+#include "lockstep/ddp/reduction_error.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
 
@@ -31,6 +33,11 @@ void end_group(const tensor::ProcessGroup& group, const char* op, const std::str
                                                  .group = group.name()}));
   } catch (const std::exception&) {  // the world has ended before: there is nobody to tell
   }
+}
+
+void throw_reduction_error(const char* op, const std::string& what) {
+  const Rank at{tensor::get_rank()};
+  throw ReductionError(Status::aborted(cat("rank ", at, ": ", what), {.rank = at, .op = op}), at);
 }
 
 }  // namespace lockstep::ddp

@@ -14,4 +14,7 @@ std::string text_of_exception();
 // before. Does not throw.
 void end_group(const tensor::ProcessGroup& group, const char* op, const std::string& why);
 
+// ReductionError in the operation `op`, with this rank before `what`.
+[[noreturn]] void throw_reduction_error(const char* op, const std::string& what);
+
 }  // namespace lockstep::ddp

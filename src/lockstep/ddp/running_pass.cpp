@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "lockstep/ddp/exception_watch.h"
@@ -17,38 +19,92 @@ bool is_for_some_tensors() {
   return asked_for != nullptr && !asked_for->empty();
 }
 
+constexpr const char* kEndedByException = "an exception ended its backward pass";
+
 }  // namespace
 
-void RunningPass::begin(std::shared_ptr<BackwardPass> pass, const tensor::ProcessGroup& group,
-                        std::span<const at::Tensor> outputs, Mode mode) {
-  const std::weak_ptr<BackwardPass> made = pass;
+// What a forward leaves to the hooks of its outputs. Its parts refer to the owner, its group does not.
+struct RunningPass::Forward {
+  PassParts parts;
+  Expectation expected;
+  tensor::ProcessGroup group;
+  Mode mode;
+  std::uint64_t era;
+  mutable std::atomic<int> last_task = -1;  // that has come to its outputs
+};
+
+void RunningPass::begin(const PassParts& parts, Expectation expected, std::span<const at::Tensor> outputs,
+                        Mode mode) {
+  std::shared_ptr<const Forward> forward;
+  {
+    const MutexLock lock(mutex_);
+    if (mode != Mode::kAccumulating && current_.pass && current_.pass->tasks().empty())
+      expected.include(current_.pass->expected());
+    forward = std::make_shared<const Forward>(parts, std::move(expected), parts.group, mode, era_);
+  }
   std::shared_ptr<UnwindWatch> watch;  // shared by the hooks
-  if (mode == Mode::kTraining) {
-    watch = std::make_shared<UnwindWatch>([weak = self_, made] {
-      if (const auto self = weak.lock()) self->unwound(made);
+  if (mode != Mode::kEvaluation) {
+    watch = std::make_shared<UnwindWatch>([weak = self_, forward] {
+      if (const auto self = weak.lock()) self->unwound(*forward);
     });
   }
   bool has_hooks = false;
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || output.is_leaf()) continue;  // a leaf is somebody's, and would keep the hook
     has_hooks = true;
-    output.register_hook([weak = self_, watch, made](const at::Tensor&) {
-      if (const auto self = weak.lock()) self->backward_reached(made);
+    output.register_hook([weak = self_, watch, forward](const at::Tensor&) {
+      const auto self = weak.lock();
+      self ? self->backward_reached(forward) : owner_is_gone(*forward);
     });
   }
+  if (mode == Mode::kAccumulating || (mode == Mode::kEvaluation && has_hooks)) return;
   const MutexLock lock(mutex_);
-  evaluated_ = {};
-  (mode == Mode::kEvaluation && has_hooks ? evaluated_ : current_) = Current{std::move(pass), group};
+  current_ = pass_of(forward, forward->expected);
 }
 
-void RunningPass::backward_reached(const std::weak_ptr<BackwardPass>& pass) {
+RunningPass::Current RunningPass::pass_of(const std::shared_ptr<const Forward>& forward,
+                                          const Expectation& expected) {
+  return {forward, std::make_shared<BackwardPass>(forward->parts, expected)};
+}
+
+void RunningPass::backward_reached(const std::shared_ptr<const Forward>& forward) {
   if (is_for_some_tensors()) return;
-  const std::shared_ptr<BackwardPass> made = pass.lock();
+  const int task = torch::autograd::get_current_graph_task_id();
   {
     const MutexLock lock(mutex_);
-    if (made && evaluated_.pass == made) current_ = std::exchange(evaluated_, {});
+    if (forward->era != era_) return;
+    if (forward->mode != Mode::kAccumulating) {
+      // Of a task that has finished its pass in another inside it, the rest is no pass.
+      if (std::find(last_tasks_.begin(), last_tasks_.end(), task) != last_tasks_.end()) return;
+      if (!current_.pass) {
+        current_ = pass_of(forward, forward->expected);
+      } else if (current_.forward != forward && current_.pass->tasks().empty()) {
+        Expectation both = current_.pass->expected();
+        both.include(forward->expected);
+        current_ = pass_of(current_.forward, both);
+      }
+    }
   }
+  if (forward->mode == Mode::kAccumulating) return watch_task(forward);
   enter();
+}
+
+void RunningPass::owner_is_gone(const Forward& forward) {
+  if (forward.mode != Mode::kTraining || is_for_some_tensors()) return;
+  const std::string what =
+      "DistributedDataParallel: the model was destroyed between forward and backward, so nobody would reduce "
+      "the gradients; keep it until backward is over.";
+  end_group(forward.group, "backward", what);
+  throw_reduction_error("backward", what);
+}
+
+void RunningPass::watch_task(const std::shared_ptr<const Forward>& forward) const {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (forward->last_task.exchange(task) == task) return;
+  auto watch = std::make_shared<TaskWatch>([weak = self_, forward] {
+    if (weak.lock()) end_group(forward->group, "backward", kEndedByException);
+  });
+  torch::autograd::Engine::get_default_engine().queue_callback([watch] { watch->reach_end(); });
 }
 
 RunningPass::Current RunningPass::current() const {
@@ -59,7 +115,12 @@ RunningPass::Current RunningPass::current() const {
 void RunningPass::give_up() {
   const MutexLock lock(mutex_);
   current_ = {};
-  evaluated_ = {};
+}
+
+void RunningPass::forget_forwards() {
+  const MutexLock lock(mutex_);
+  current_ = {};
+  ++era_;
 }
 
 bool RunningPass::has_ever_begun() const {
@@ -74,12 +135,16 @@ std::shared_ptr<BackwardPass> RunningPass::take_unfinished() {
   return last;
 }
 
-void RunningPass::unwound(const std::weak_ptr<BackwardPass>& pass) {
+void RunningPass::unwound(const Forward& forward) {
   const Current now = current();
-  if (!now.pass || now.pass != pass.lock() || now.pass->started()) return;
-  end_group(now.group, "forward",
+  if (forward.mode == Mode::kAccumulating) {
+    if (forward.last_task >= 0) return;
+  } else if (now.forward.get() != &forward || now.pass->started()) {
+    return;
+  }
+  end_group(forward.group, "forward",
             "an exception between forward and backward, after which the outputs are gone");
-  drop(now.pass);
+  if (forward.mode != Mode::kAccumulating) drop(now.pass);
 }
 
 void RunningPass::accumulated(std::size_t parameter) {
@@ -93,7 +158,7 @@ void RunningPass::or_end(const Current& now, const std::function<void()>& step) 
   try {
     step();
   } catch (...) {
-    end_group(now.group, "backward", text_of_exception());
+    end_group(now.forward->group, "backward", text_of_exception());
     drop(now.pass);
     throw;
   }
@@ -119,7 +184,7 @@ void RunningPass::enter() {
   auto watch = std::make_shared<TaskWatch>([weak = self_, now] {
     const auto self = weak.lock();
     if (!self) return;
-    end_group(now.group, "backward", "an exception ended its backward pass");
+    end_group(now.forward->group, "backward", kEndedByException);
     self->drop(now.pass);
   });
   torch::autograd::Engine::get_default_engine().queue_callback([weak = self_, watch, now, task] {
@@ -137,7 +202,10 @@ void RunningPass::leave(const Current& now, int task) {
     now.pass->finish();
     finished_(now.pass->order());
   });
-  if (finished) drop(now.pass);
+  if (!finished) return;
+  drop(now.pass);
+  const MutexLock lock(mutex_);
+  last_tasks_ = now.pass->tasks();
 }
 
 }  // namespace lockstep::ddp

@@ -1,18 +1,23 @@
 // RunningPass is the backward pass that runs, or is to run next, and how autograd comes to it: by hooks on
 // the outputs of forward and on gradients, and by callbacks at the end of its tasks.
 //
+// Every forward begins a pass, which takes the gradients of the next task of autograd. Forwards that come
+// before it are of the same pass. When it is over, another task that comes through the outputs of any of them
+// is a pass of its own: all that a synchronised forward leads to is reduced.
+//
 // What a step of the pass throws ends the group and the pass; so does an exception elsewhere in backward, and
 // one that lets the outputs go before it. torch::autograd::grad() is not a backward pass: it accumulates
 // nothing, so nothing is reduced. Internal.
 //
 // Thread safety: any thread. Ownership: a part of what its passes work on, which hooks of the graph refer to
-// weakly: see belong_to().
+// weakly: see belong_to(). Backward through outputs that have outlived it is an error.
 // Errors: ReductionError; DistError; what a communication hook throws.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -29,34 +34,44 @@ class RunningPass final {
   // Called when a pass is finished, which is when all ranks are there, with the order in which its gradients
   // became final. It may communicate.
   using Finished = std::function<void(const std::vector<std::size_t>& order)>;
-  // In evaluation a rank may be alone: its pass begins with a backward through its own outputs, if there ever
-  // is one, and outputs that an exception lets go are nothing to the others.
-  enum class Mode : std::uint8_t { kTraining, kEvaluation };
+  enum class Mode : std::uint8_t {
+    kTraining,
+    // A rank may be alone: its pass begins with a backward through its own outputs, if there ever is one, and
+    // outputs that an exception lets go are nothing to the others.
+    kEvaluation,
+    // There is no pass, for gradients stay this rank's own; but the others hear of its exceptions.
+    kAccumulating
+  };
 
   explicit RunningPass(Finished finished) : finished_(std::move(finished)) {}
 
   // Once, first: who locks `self` keeps alive what it is a part of.
   void belong_to(const std::shared_ptr<RunningPass>& self) { self_ = self; }
-  // After forward. One that has not run is given up.
-  void begin(std::shared_ptr<BackwardPass> pass, const tensor::ProcessGroup& group,
-             std::span<const at::Tensor> outputs, Mode mode);
+  // After forward. `expected` is of no account in kAccumulating.
+  void begin(const PassParts& parts, Expectation expected, std::span<const at::Tensor> outputs, Mode mode);
   // A gradient was accumulated.
   void accumulated(std::size_t parameter);
   void give_up();
+  // Also what comes through the outputs of earlier forwards is no pass.
+  void forget_forwards();
   // The pass, if it was begun by backward and is not finished; then it is given up.
   std::shared_ptr<BackwardPass> take_unfinished();
   bool has_ever_begun() const;
 
  private:
+  struct Forward;
   struct Current {
-    std::shared_ptr<BackwardPass> pass = {};  // shared with the tasks of autograd
-    tensor::ProcessGroup group = {};
+    std::shared_ptr<const Forward> forward = {};  // shared with the hooks of its outputs
+    std::shared_ptr<BackwardPass> pass = {};      // shared with the tasks of autograd
   };
+  static Current pass_of(const std::shared_ptr<const Forward>& forward, const Expectation& expected);
   Current current() const;
-  void backward_reached(const std::weak_ptr<BackwardPass>& pass);
+  void backward_reached(const std::shared_ptr<const Forward>& forward);
+  static void owner_is_gone(const Forward& forward);
+  void watch_task(const std::shared_ptr<const Forward>& forward) const;
   void enter();
   void leave(const Current& current, int task);
-  void unwound(const std::weak_ptr<BackwardPass>& pass);
+  void unwound(const Forward& forward);
   void or_end(const Current& current, const std::function<void()>& step);
   void drop(const std::shared_ptr<BackwardPass>& pass);
 
@@ -64,8 +79,8 @@ class RunningPass final {
   std::weak_ptr<RunningPass> self_;
   mutable Mutex mutex_;
   Current current_ LOCKSTEP_GUARDED_BY(mutex_);
-  Current evaluated_
-      LOCKSTEP_GUARDED_BY(mutex_);  // becomes the current one when backward reaches its outputs
+  std::vector<int> last_tasks_ LOCKSTEP_GUARDED_BY(mutex_);  // of the pass that was finished last
+  std::uint64_t era_ LOCKSTEP_GUARDED_BY(mutex_) = 0;        // forwards of another one are forgotten
   bool begun_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 

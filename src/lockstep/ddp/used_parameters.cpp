@@ -22,6 +22,11 @@ std::vector<bool> read(const at::Tensor& map, std::size_t parameters) {
 
 }  // namespace
 
+void Expectation::include(const Expectation& other) {
+  for (std::size_t i = 0; i < times.size(); ++i) times[i] = std::max(times[i], other.times[i]);
+  ends_with_backward = ends_with_backward || other.ends_with_backward;
+}
+
 at::Tensor UsedMap::bytes() const {
   at::Tensor map = at::empty({static_cast<std::int64_t>(used_.size())}, at::TensorOptions().dtype(at::kByte));
   auto* const bytes = map.mutable_data_ptr<std::uint8_t>();

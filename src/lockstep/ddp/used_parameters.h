@@ -31,6 +31,9 @@ struct Expectation {
   std::vector<int> times = {};
   // Whether the end of the backward pass makes final what is not yet so. Else it is an error.
   bool ends_with_backward = false;
+
+  // One pass is to do for both.
+  void include(const Expectation& other);
 };
 
 class UsedParameters {
