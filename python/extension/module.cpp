@@ -26,14 +26,16 @@ milliseconds whole(std::chrono::duration<float> seconds) {
 
 // What torch asks of a backend that is registered with its extended interface.
 c10::intrusive_ptr<ProcessGroupLockstep> create(const c10d::DistributedBackendOptions& given,
-                                                const std::optional<OptionsPtr>& options) {
+                                                const std::optional<OptionsPtr>& options,
+                                                bool rank_0_serves) {
   GroupRequest request{
       .store = given.store,
       .rank = given.group_rank,
       .size = given.group_size,
       .name = given.group_id,
       // A copy: the same may be given to several groups.
-      .options = options ? c10::make_intrusive<Options>(**options) : c10::make_intrusive<Options>()};
+      .options = options ? c10::make_intrusive<Options>(**options) : c10::make_intrusive<Options>(),
+      .rank_0_serves = rank_0_serves};
   request.options->timeout = whole(given.timeout);
   for (const std::int64_t rank : given.global_ranks_in_group)
     request.members.push_back(static_cast<int>(rank));
@@ -79,9 +81,10 @@ void bind_process_group(py::module_& module) {
             return group.empty_resident(sizes, type);
           },
           py::arg("sizes"), py::arg("dtype"), ReleaseGil());
+  module.def("is_of_rendezvous", &TorchStore::is_of_rendezvous, py::arg("store"));
   module.def("leave_all", &leave_all, ReleaseGil());
   module.def("create", &create, py::arg("dist_backend_opts"), py::arg("pg_options") = std::nullopt,
-             ReleaseGil());
+             py::arg("rank_0_serves") = false, ReleaseGil());
 }
 
 py::dict entry_of(const Trace::Entry& entry) {

@@ -12,6 +12,12 @@
 #include "lockstep/base/text.h"
 
 namespace lockstep::python {
+namespace {
+
+// For the store's server to end, whose rank may leave a moment later.
+constexpr Duration kServerEnd = std::chrono::seconds(1);
+
+}  // namespace
 
 c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(const GroupRequest& request) {
   return c10::make_intrusive<ProcessGroupLockstep>(make_group(request), request.options);
@@ -36,7 +42,11 @@ void ProcessGroupLockstep::shutdown() {
     const MutexLock lock(mutex_);
     stay = std::exchange(stay_, nullptr);
   }
+  const std::shared_ptr<TorchStore> store = stay && standing_ != Standing::kSome ? stay->store : nullptr;
+  if (store) store->leave();
   within_.state->close();
+  stay.reset();
+  if (store && within_.state->is_of_this_process()) store->wait_for_end(Clock::steady().in(kServerEnd));
 }
 
 void ProcessGroupLockstep::abort() {

@@ -5,7 +5,8 @@
 //
 // Thread safety: any thread; as with every backend of torch, all ranks issue collectives in the same order.
 // Coalescing: what a thread issues between startCoalescing() and endCoalescing() is waited for by one Work.
-// shutdown() leaves the group, and waits for nobody.
+// shutdown() leaves the group, and waits for nobody; but where rank 0 serves torch's store, the others wait a
+// moment for the end of that.
 #pragma once
 
 #include <c10/util/FunctionRef.h>

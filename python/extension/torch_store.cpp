@@ -1,11 +1,14 @@
 #include "extension/torch_store.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <thread>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <type_traits>
@@ -45,40 +48,132 @@ std::string keys_text(store::Keys keys) {
   return cat(base::join(some), keys.size() > some.size() ? ", ..." : "");
 }
 
-// Whether it is a TCPStore whose server has ended, as it does with its rank. torch prints a warning with a
-// stack where such a store is asked for something.
-bool is_gone(c10::intrusive_ptr<c10d::Store> store, const Deadline& deadline) {
+// What init_process_group() puts before the keys of a store that its rendezvous has made, and before no
+// other's.
+constexpr std::string_view kOfRendezvous = "default_pg";
+
+// The prefix is for subclasses alone.
+struct Prefix : c10d::PrefixStore {
+  static const std::string& of(const c10d::PrefixStore& store) { return store.*(&Prefix::prefix_); }
+};
+
+template <typename Kind>
+const Kind* behind_prefixes(c10::intrusive_ptr<c10d::Store> store) {
   while (auto* const prefix = dynamic_cast<c10d::PrefixStore*>(store.get()))
     store = prefix->getUnderlyingStore();
-  const auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get());
+  return dynamic_cast<const Kind*>(store.get());  // which the outermost keeps
+}
+
+// Its file is there from the store's first moment on.
+bool has_no_file(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto* const file = behind_prefixes<c10d::FileStore>(store);
+  return file != nullptr && ::access(file->getPath().c_str(), F_OK) != 0 && errno == ENOENT;
+}
+
+std::vector<base::SocketAddress> addresses_of(const c10d::TCPStore& store, const Deadline& deadline) {
+  auto addresses = base::resolve({.host = store.getHost(), .port = store.getPort()}, deadline);
+  return addresses.ok() ? *std::move(addresses) : std::vector<base::SocketAddress>();
+}
+
+Status lost_because(std::string_view what, const char* why) {
+  return Status::disconnected(cat("torch's store, ", what, ": ", why), {.failure = Failure::kStoreLost});
+}
+
+// A connection to it; nothing if nobody listens there.
+UniqueFd connected(const std::vector<base::SocketAddress>& addresses, const Deadline& deadline) {
+  for (const base::SocketAddress& address : addresses) {
+    auto made = base::connect_to(address, deadline, base::OnRefused::kFail);
+    if (made.ok()) return *std::move(made);
+  }
+  return {};
+}
+
+// Whether it is a TCPStore whose server has ended, as it does with its rank.
+bool has_no_server(const c10::intrusive_ptr<c10d::Store>& store, const Deadline& deadline) {
+  const auto* const tcp = behind_prefixes<c10d::TCPStore>(store);
   if (tcp == nullptr) return false;
-  const auto addresses = base::resolve({.host = tcp->getHost(), .port = tcp->getPort()}, deadline);
-  if (!addresses.ok()) return false;
-  return std::none_of(addresses->begin(), addresses->end(), [&](const base::SocketAddress& address) {
-    return base::connect_to(address, deadline, base::OnRefused::kFail).ok();
-  });
+  const auto addresses = addresses_of(*tcp, deadline);
+  return !addresses.empty() && !connected(addresses, deadline);
 }
 
 }  // namespace
 
-TorchStore::TorchStore(c10::intrusive_ptr<c10d::Store> inner)
-    : inner_(std::move(inner)), timeout_(inner_->getTimeout()) {}
+TorchStore::TorchStore(c10::intrusive_ptr<c10d::Store> inner, End end)
+    : end_(end), inner_(std::move(inner)), timeout_(inner_->getTimeout()) {}
+
+bool TorchStore::is_of_rendezvous(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* outer = dynamic_cast<c10d::PrefixStore*>(store.get());
+  while (outer != nullptr) {
+    const auto inner = outer->getUnderlyingStore();
+    if (dynamic_cast<c10d::TCPStore*>(inner.get()) != nullptr) return Prefix::of(*outer) == kOfRendezvous;
+    outer = dynamic_cast<c10d::PrefixStore*>(inner.get());
+  }
+  return false;
+}
+
+c10::intrusive_ptr<c10d::Store> TorchStore::inner() const {
+  const MutexLock lock(mutex_);
+  return inner_;
+}
+
+void TorchStore::leave() {
+  is_leaving_ = true;
+  if (end_ != End::kWithThisRank) return;
+  c10::intrusive_ptr<c10d::Store> held;  // let go of with no lock held
+  const MutexLock lock(mutex_);
+  held = std::exchange(inner_, nullptr);
+}
+
+void TorchStore::wait_for_end(const Deadline& deadline) const {
+  const auto store = inner();
+  const auto* const tcp = end_ == End::kWithRank0 && store ? behind_prefixes<c10d::TCPStore>(store) : nullptr;
+  if (tcp == nullptr) return;
+  const auto addresses = addresses_of(*tcp, deadline);
+  while (!deadline.expired()) {
+    const UniqueFd connection = connected(addresses, deadline);
+    if (!connection) return;
+    std::byte none = {};
+    const Status ended = base::recv_all(connection.get(), {&none, 1}, deadline, "torch's store");
+    if (ended.code() == Code::kTimeout) return;
+  }
+}
+
+Status TorchStore::lost(std::string_view what) const {
+  const auto store = inner();
+  const char* why = nullptr;
+  if (!store) {
+    why = "this rank, which serves it, has left";
+  } else if (has_no_file(store)) {
+    why = "its file is gone";
+  } else if (is_leaving_ && has_no_server(store, clock().in(kShort))) {
+    why = "its server has ended";
+  }
+  return why == nullptr ? Status() : lost_because(what, why);
+}
+
+Status TorchStore::ends_soon(std::string_view what) const {
+  const bool ends = is_leaving_ && end_ == End::kWithRank0;
+  return ends ? lost_because(what, "it ends with rank 0") : Status();
+}
 
 // torch says by its exceptions what went wrong: a timeout and a lost connection are told apart by their
 // classes.
 template <typename Body>
 auto TorchStore::guarded(std::string_view what, const Body& body) const {
-  using Value = decltype(body());
+  using Value = decltype(body(std::declval<c10d::Store&>()));
   using Given = std::conditional_t<std::is_void_v<Value>, Status, Result<Value>>;
   const auto said = [&](const c10::Error& error) {
     return cat("torch's store, ", what, ": ", error.what_without_backtrace());
   };
+  if (const Status gone = lost(what); !gone.ok()) return Given(gone);
+  const auto store = inner();
+  if (!store) return Given(lost(what));
   try {
     if constexpr (std::is_void_v<Value>) {
-      body();
+      body(*store);
       return Status();
     } else {
-      return Given(body());
+      return Given(body(*store));
     }
   } catch (const c10::DistQueueEmptyError& error) {
     return Given(Status::timeout(said(error), {.failure = Failure::kQueueEmpty}));
@@ -95,34 +190,37 @@ auto TorchStore::guarded(std::string_view what, const Body& body) const {
 }
 
 Status TorchStore::set(std::string_view key, ByteView value, When) {
-  return guarded(cat("set ", key), [&] { inner_->set(std::string(key), bytes_of(value)); });
+  return guarded(cat("set ", key), [&](c10d::Store& store) { store.set(std::string(key), bytes_of(value)); });
 }
 
 Result<Buffer> TorchStore::get(std::string_view key, When deadline) {
   const std::string name(key);
   LOCKSTEP_TRY(wait({&name, 1}, deadline));
-  return guarded(cat("get ", key), [&] { return buffer_of(inner_->get(name)); });
+  return guarded(cat("get ", key), [&](c10d::Store& store) { return buffer_of(store.get(name)); });
 }
 
 Result<Buffer> TorchStore::compare_set(std::string_view key, ByteView expected, ByteView desired, When) {
-  return guarded(cat("compare_set ", key), [&] {
-    return buffer_of(inner_->compareSet(std::string(key), bytes_of(expected), bytes_of(desired)));
+  LOCKSTEP_TRY(ends_soon("compare_set"));
+  return guarded(cat("compare_set ", key), [&](c10d::Store& store) {
+    return buffer_of(store.compareSet(std::string(key), bytes_of(expected), bytes_of(desired)));
   });
 }
 
 Result<std::int64_t> TorchStore::add(std::string_view key, std::int64_t amount, When) {
-  return guarded(cat("add ", key), [&] { return inner_->add(std::string(key), amount); });
+  LOCKSTEP_TRY(ends_soon("add"));
+  return guarded(cat("add ", key), [&](c10d::Store& store) { return store.add(std::string(key), amount); });
 }
 
 Result<bool> TorchStore::check(Keys keys, When) {
-  return guarded("check", [&] { return inner_->check({keys.begin(), keys.end()}); });
+  return guarded("check", [&](c10d::Store& store) { return store.check({keys.begin(), keys.end()}); });
 }
 
 Status TorchStore::wait(Keys keys, When deadline) {
   const Deadline end = deadline.value_or(clock().in(timeout()));
   const std::vector<std::string> names(keys.begin(), keys.end());
   if (end.remaining() < kShort) return wait_a_moment(names, end);
-  const Status waited = guarded(cat("wait for ", keys_text(keys)), [&] { inner_->wait(names, until(end)); });
+  const Status waited =
+      guarded(cat("wait for ", keys_text(keys)), [&](c10d::Store& store) { store.wait(names, until(end)); });
   // FileStore says it by an error of no class.
   if (waited.failure() == Failure::kStoreLost && end.expired())
     return Status::timeout(std::string(waited.message()));
@@ -133,7 +231,7 @@ Status TorchStore::wait(Keys keys, When deadline) {
 Status TorchStore::wait_a_moment(const std::vector<std::string>& names, const Deadline& end) const {
   while (true) {
     const Result<bool> there =
-        guarded(cat("wait for ", keys_text(names)), [&] { return inner_->check(names); });
+        guarded(cat("wait for ", keys_text(names)), [&](c10d::Store& store) { return store.check(names); });
     LOCKSTEP_TRY(there.status());
     if (*there) return {};
     if (end.expired())
@@ -142,31 +240,29 @@ Status TorchStore::wait_a_moment(const std::vector<std::string>& names, const De
   }
 }
 
-// The last thing that a rank does: others may have left before it.
-Result<bool> TorchStore::delete_key(std::string_view key, When deadline) {
-  if (is_gone(inner_, deadline.value_or(clock().in(timeout())))) {
-    return Status::disconnected(cat("torch's store, delete_key ", key, ": its server has ended"),
-                                {.failure = Failure::kStoreLost});
-  }
-  return guarded(cat("delete_key ", key), [&] { return inner_->deleteKey(std::string(key)); });
+Result<bool> TorchStore::delete_key(std::string_view key, When) {
+  LOCKSTEP_TRY(ends_soon("delete_key"));
+  return guarded(cat("delete_key ", key),
+                 [&](c10d::Store& store) { return store.deleteKey(std::string(key)); });
 }
 
 Result<std::int64_t> TorchStore::num_keys(When) {
-  return guarded("num_keys", [&] { return inner_->getNumKeys(); });
+  return guarded("num_keys", [&](c10d::Store& store) { return store.getNumKeys(); });
 }
 
 Status TorchStore::append(std::string_view key, ByteView value, When) {
-  return guarded(cat("append ", key), [&] { inner_->append(std::string(key), bytes_of(value)); });
+  return guarded(cat("append ", key),
+                 [&](c10d::Store& store) { store.append(std::string(key), bytes_of(value)); });
 }
 
 Result<std::vector<Buffer>> TorchStore::multi_get(Keys keys, When deadline) {
   LOCKSTEP_TRY(wait(keys, deadline));
-  return guarded("multi_get", [&] {
+  return guarded("multi_get", [&](c10d::Store& store) {
     std::vector<Buffer> out;
-    if (inner_->hasExtendedApi()) {
-      for (const auto& bytes : inner_->multiGet({keys.begin(), keys.end()})) out.push_back(buffer_of(bytes));
+    if (store.hasExtendedApi()) {
+      for (const auto& bytes : store.multiGet({keys.begin(), keys.end()})) out.push_back(buffer_of(bytes));
     } else {
-      for (const std::string& key : keys) out.push_back(buffer_of(inner_->get(key)));
+      for (const std::string& key : keys) out.push_back(buffer_of(store.get(key)));
     }
     return out;
   });
@@ -177,37 +273,46 @@ Status TorchStore::multi_set(Keys keys, std::span<const Buffer> values, When) {
     return Status::invalid(
         cat("multi_set needs as many values as keys, and has ", values.size(), " for ", keys.size(), "."));
   }
-  return guarded("multi_set", [&] {
+  return guarded("multi_set", [&](c10d::Store& store) {
     std::vector<std::vector<std::uint8_t>> bytes;
     for (const Buffer& value : values) bytes.push_back(bytes_of(value));
-    if (inner_->hasExtendedApi()) {
-      inner_->multiSet({keys.begin(), keys.end()}, bytes);
+    if (store.hasExtendedApi()) {
+      store.multiSet({keys.begin(), keys.end()}, bytes);
     } else {
-      for (std::size_t i = 0; i < keys.size(); ++i) inner_->set(keys[i], bytes[i]);
+      for (std::size_t i = 0; i < keys.size(); ++i) store.set(keys[i], bytes[i]);
     }
   });
 }
 
 Status TorchStore::queue_push(std::string_view queue, ByteView value, When) {
-  return guarded(cat("queue_push ", queue), [&] { inner_->queuePush(std::string(queue), bytes_of(value)); });
+  return guarded(cat("queue_push ", queue),
+                 [&](c10d::Store& store) { store.queuePush(std::string(queue), bytes_of(value)); });
 }
 
-Result<Buffer> TorchStore::queue_pop(std::string_view queue, OnEmpty on_empty, When) {
-  return guarded(cat("queue_pop ", queue),
-                 [&] { return buffer_of(inner_->queuePop(std::string(queue), on_empty == OnEmpty::kWait)); });
+Result<Buffer> TorchStore::queue_pop(std::string_view queue, OnEmpty on_empty, When deadline) {
+  const Deadline end = deadline.value_or(clock().in(timeout()));
+  while (true) {
+    auto popped = guarded(cat("queue_pop ", queue), [&](c10d::Store& store) {
+      return buffer_of(store.queuePop(std::string(queue), false));
+    });
+    const bool is_empty = popped.status().failure() == Failure::kQueueEmpty;
+    if (!is_empty || on_empty == OnEmpty::kFail || end.expired()) return popped;
+    std::this_thread::sleep_for(std::min<Duration>(kStorePoll, end.remaining()));
+  }
 }
 
 Result<std::int64_t> TorchStore::queue_len(std::string_view queue, When) {
-  return guarded(cat("queue_len ", queue), [&] { return inner_->queueLen(std::string(queue)); });
+  return guarded(cat("queue_len ", queue),
+                 [&](c10d::Store& store) { return store.queueLen(std::string(queue)); });
 }
 
 Result<std::vector<std::string>> TorchStore::list_keys(When) {
-  return guarded("list_keys", [&] { return inner_->listKeys(); });
+  return guarded("list_keys", [&](c10d::Store& store) { return store.listKeys(); });
 }
 
 Result<std::unique_ptr<store::Store>> TorchStore::clone(When) {
-  return guarded("clone", [&]() -> std::unique_ptr<store::Store> {
-    return std::make_unique<TorchStore>(inner_->clone());
+  return guarded("clone", [&](c10d::Store& store) -> std::unique_ptr<store::Store> {
+    return std::make_unique<TorchStore>(store.clone());
   });
 }
 

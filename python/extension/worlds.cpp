@@ -42,10 +42,14 @@ class Stays {
   }
   void add(const MadeGroup& made) {
     const MutexLock lock(mutex_);
-    std::erase_if(groups_, [](const auto& group) { return group.first.expired(); });
-    groups_.emplace_back(made.state, made.stay->pool);
+    std::erase_if(groups_, [](const auto& group) { return group.state.expired(); });
+    groups_.push_back({made.state, made.stay->pool, made.stay->store});
   }
-  using Group = std::pair<std::weak_ptr<tensor::GroupState>, std::shared_ptr<CompletionPool>>;
+  struct Group {
+    std::weak_ptr<tensor::GroupState> state;
+    std::shared_ptr<CompletionPool> pool;
+    std::weak_ptr<TorchStore> store;
+  };
   std::vector<Group> take() {
     const MutexLock lock(mutex_);
     return std::exchange(groups_, {});
@@ -73,13 +77,19 @@ void check(const Options& given, int rank) {
   }
 }
 
-WorldOptions world_options(const GroupRequest& request) {
+std::shared_ptr<TorchStore> store_of(const GroupRequest& request) {
+  using End = TorchStore::End;
+  const End end = request.rank == 0 ? End::kWithThisRank : End::kWithRank0;
+  return std::make_shared<TorchStore>(request.store, request.rank_0_serves ? end : End::kUnknown);
+}
+
+WorldOptions world_options(const GroupRequest& request, const std::shared_ptr<TorchStore>& store) {
   const Options& given = *request.options;
   WorldOptions options{.timeout = given.timeout};
   if (given.stall_after) options.stall_after = *given.stall_after;
   if (given.heap_capacity) options.heap_capacity = Bytes{*given.heap_capacity};
   options.threads = given.threads;
-  options.rendezvous = {.store = std::make_shared<TorchStore>(request.store),
+  options.rendezvous = {.store = store,
                         .rank = Rank{request.rank},
                         .world_size = WorldSize{request.size},
                         .timeout = given.timeout,
@@ -95,18 +105,20 @@ std::optional<Rendezvous> rendezvous_behind(c10::intrusive_ptr<c10d::Store> stor
   return ours == nullptr ? std::nullopt : ours->take_rendezvous();
 }
 
-Result<std::unique_ptr<World>> join_world(const GroupRequest& request) {
-  WorldOptions options = world_options(request);
+Result<std::shared_ptr<Stay>> join_world(const GroupRequest& request) {
+  const std::shared_ptr<TorchStore> store = store_of(request);
+  WorldOptions options = world_options(request, store);
   if (std::optional<Rendezvous> met =
           request.members.empty() ? rendezvous_behind(request.store) : std::nullopt) {
     options.rendezvous = {};
     const ErrorNote note = met->error_note;
     auto world = backend::NativeWorld::make(options, *std::move(met), Clock::steady());
-    if (world.ok()) return std::unique_ptr<World>(*std::move(world));
+    if (world.ok()) return std::make_shared<Stay>(*std::move(world), nullptr);
     note.write(world.status());
     return world.status();
   }
-  return World::join(options);
+  LOCKSTEP_ASSIGN(std::shared_ptr<World> world, World::join(options));
+  return std::make_shared<Stay>(std::move(world), store);
 }
 
 std::vector<int> numbers(const std::vector<Rank>& ranks) {
@@ -178,7 +190,8 @@ std::vector<Rank> members_in(const Stay& stay, const GroupRequest& request) {
 
 }  // namespace
 
-Stay::Stay(std::shared_ptr<World> joined) : world(std::move(joined)) {
+Stay::Stay(std::shared_ptr<World> joined, std::shared_ptr<TorchStore> met_in)
+    : world(std::move(joined)), store(std::move(met_in)) {
   for (int rank = 0; rank < world->size().value; ++rank) left_.emplace_back(rank);
 }
 
@@ -203,10 +216,11 @@ void leave_all() {
   const Deadline deadline = Clock::steady().in(kAtExit);
   const std::vector<Stays::Group> groups = Stays::all().take();
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
-    if (const auto state = group->first.lock()) state->close();
+    if (const auto store = group->store.lock()) store->leave();
+    if (const auto state = group->state.lock()) state->close();
   }
   wait_for_works(deadline);
-  for (const auto& [state, pool] : groups) pool->drain(deadline);
+  for (const Stays::Group& group : groups) group.pool->drain(deadline);
 }
 
 MadeGroup make_group(const GroupRequest& request) {
@@ -224,7 +238,7 @@ MadeGroup make_world(const GroupRequest& request) {
   check(*request.options, request.rank);
   auto joined = run_aside([request] { return join_world(request); });
   if (!joined.ok()) throw_not_joined(joined.status());
-  const auto stay = std::make_shared<Stay>(std::move(*joined));
+  const std::shared_ptr<Stay> stay = *std::move(joined);
   // It counts its own users: who closes the group asks for them.
   const std::shared_ptr<Backend> all(&stay->world->group(), [world = stay->world](Backend* /*held*/) {});
   const auto state = state_of(*stay, all, request.name);

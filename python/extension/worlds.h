@@ -18,6 +18,7 @@
 
 #include "extension/completion_pool.h"
 #include "extension/rank_names.h"
+#include "extension/torch_store.h"
 #include "lockstep/backend/world.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/tensor/group_state.h"
@@ -39,9 +40,10 @@ using OptionsPtr = c10::intrusive_ptr<Options>;
 // A world and what its groups share.
 class Stay {
  public:
-  explicit Stay(std::shared_ptr<World> joined);
+  Stay(std::shared_ptr<World> joined, std::shared_ptr<TorchStore> met_in);
 
-  const std::shared_ptr<World> world;  // shared with its groups, which it outlives
+  const std::shared_ptr<World> world;       // shared with its groups, which it outlives
+  const std::shared_ptr<TorchStore> store;  // shared with the world; nothing if they met in one of ours
   const std::shared_ptr<CompletionPool> pool = std::make_shared<CompletionPool>();
 
   // The ranks of the world that were not shrunk away, as torch numbers them: 0 is the first of them.
@@ -64,6 +66,7 @@ struct GroupRequest {
   std::string name = {};
   std::vector<int> members = {};  // ranks of the default group; empty: it is the default group
   OptionsPtr options = {};
+  bool rank_0_serves = false;  // torch has made the store, and it ends when rank 0 leaves
 };
 
 // Of a group, by rank in it.

@@ -7,6 +7,7 @@ This module has what torch's own interface has no place for: Store, Options, mon
 """
 
 import datetime
+import os
 import warnings
 
 import torch
@@ -30,7 +31,9 @@ _register()
 def _create(dist_backend_opts, pg_options=None):
     if pg_options is not None and not isinstance(pg_options, Options):
         raise TypeError(f"pg_options of the backend lockstep are a lockstep_torch.Options, not {type(pg_options)}.")
-    return _C.create(dist_backend_opts, pg_options)
+    # torchrun serves the store itself, longer than any rank.
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return _C.create(dist_backend_opts, pg_options, _C.is_of_rendezvous(dist_backend_opts.store) and not by_agent)
 
 
 def _rendezvous(url, timeout=datetime.timedelta(seconds=300), **_):

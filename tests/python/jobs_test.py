@@ -10,13 +10,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import torch
 import torch.distributed as dist
 
 import lockstep_torch
-from worlds import World, free_port, options
+from worlds import PATIENCE, World, free_port, options
 
 PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -216,6 +217,53 @@ def leave_and_join(rank, size):
     return [*answers, sum_of_ranks(rank, size)]
 
 
+def leave_and_join_by_env(rank, size, port):
+    """Rank 0 serves the store that they meet in, and leaves a little later than the others, who come again at once."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    answers = []
+    for turn in range(4):
+        dist.init_process_group("lockstep", timeout=PATIENCE, pg_options=options())
+        answers.append(sum_of_ranks(rank, size))
+        if rank == 0 and turn % 2 == 0:
+            time.sleep(0.1)
+        dist.destroy_process_group()
+    return answers
+
+
+def leave_a_store_that_goes_on(rank, size, port):
+    """A store of the program's own is waited for by nobody."""
+    store = dist.TCPStore("127.0.0.1", port, size, rank == 0)
+    dist.init_process_group("lockstep", store=dist.PrefixStore("own", store), rank=rank, world_size=size, pg_options=options())
+    dist.barrier()
+    begun = time.monotonic()
+    dist.destroy_process_group()
+    took = time.monotonic() - begun
+    store.add("left", 1)
+    while store.add("left", 0) < size:
+        time.sleep(0.01)
+    store.add("seen", 1)
+    while rank == 0 and store.add("seen", 0) < size:
+        time.sleep(0.01)
+    return took
+
+
+def leave_without_a_file(rank, size, removed):
+    path = pathlib.Path(dist.distributed_c10d._get_default_store()._underlying_non_prefix_store.path)
+    dist.barrier()
+    if rank == 0:
+        path.unlink()
+    dist.barrier()
+    if removed == "new_group":
+        try:
+            dist.new_group()
+            return "made"
+        except dist.DistStoreError as error:
+            return str(error)
+    begun = time.monotonic()
+    dist.destroy_process_group()
+    return time.monotonic() - begun
+
+
 class JobsTest(unittest.TestCase):
     def test_every_store_of_torchs_and_ours(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -267,6 +315,19 @@ class JobsTest(unittest.TestCase):
 
     def test_a_world_is_left_and_joined_again(self):
         self.assertEqual(World(2).run(leave_and_join), [[3.0, 3.0]] * 2)
+
+    def test_a_world_is_left_and_joined_again_by_env(self):
+        self.assertEqual(World(3, joins=False).run(leave_and_join_by_env, free_port()), [[6.0] * 4] * 3)
+
+    def test_a_store_of_the_programs_own_is_not_waited_for(self):
+        for took in World(2, joins=False).run(leave_a_store_that_goes_on, free_port()):
+            self.assertLess(took, 0.9)
+
+    def test_a_store_whose_file_is_gone_keeps_nobody(self):
+        for took in World(2).run(leave_without_a_file, "destroy"):
+            self.assertLess(took, 10)  # the timeout is 120 s
+        for said in World(2).run(leave_without_a_file, "new_group"):
+            self.assertIn("its file is gone", said)
 
     def test_groups_beside_gloos(self):
         self.assertEqual(World(3, backend="gloo").run(beside_gloo), [6.0, 3.0, 6.0])
