@@ -31,6 +31,9 @@ using namespace std::chrono_literals;
 constexpr int kStepsOfTheRest = 20;
 // Half of a world without its lowest rank waits so long before it goes on alone.
 constexpr Duration kPatience = 5s;
+// Of fault "stop_barrier": the time of the barrier, and of a shrink that cannot succeed.
+constexpr Duration kBarrierTime = 1s;
+constexpr Duration kImpatience = 2s;
 
 // Victims make another call than the others.
 bool disagrees(const Plan& plan) {
@@ -131,7 +134,7 @@ class RankProgram {
       const bool now = k == plan_.step;
       if (now && plan_.fault == "stop_barrier") {
         if (victim_) inject_sudden("stop");
-        status = world_->group().monitored_barrier();
+        status = world_->group().monitored_barrier({.deadline = Clock::steady().in(kBarrierTime)});
         continue;
       }
       if (victim_ && now) LOCKSTEP_TRY(inject(step));
@@ -180,7 +183,8 @@ class RankProgram {
 
   // What the stopped ones still write when they come back must not be seen by anybody.
   void go_on_without_victims() {
-    auto group = world_->shrink({.patience = kPatience, .group = {.timeout = plan_.timeout}});
+    const Duration patience = plan_.fault == "stop_barrier" ? kImpatience : kPatience;
+    auto group = world_->shrink({.patience = patience, .group = {.timeout = plan_.timeout}});
     if (!group.ok()) {
       fail("rest", group.status());
       return;

@@ -8,6 +8,7 @@ class ServerCase(Case):
     def serve(self, plan, rng):
         self.random_point(plan, rng)
         plan.victims, plan.store_in_rank_0 = [0], True
+        plan.step = max(plan.step, 5)  # all have joined by then
 
 
 class ServerDeath(ServerCase):
@@ -28,8 +29,8 @@ class ServerStop(ServerCase):
     then nobody can shrink, and all hear that in time."""
 
     row, name, cost = "F4", "stop_server", 8
-    TIMEOUT_MS = 500
-    PATIENCE = 5  # of the ranks' shrink
+    BARRIER = 1  # seconds that the ranks give it
+    PATIENCE = 5  # of the ranks' shrink, at most
 
     def choose(self, plan, rng):
         self.serve(plan, rng)
@@ -37,7 +38,7 @@ class ServerStop(ServerCase):
         if plan.fault == "stop":
             plan.stall_ms, plan.bound = STALL_MS, STALL_MS / 1000 + 1
         else:
-            plan.timeout_ms, plan.bound = self.TIMEOUT_MS, self.TIMEOUT_MS / 1000 + 2
+            plan.bound = self.BARRIER + 2
 
     def rule(self, plan, outcome):
         if plan.fault == "stop":
@@ -46,7 +47,8 @@ class ServerStop(ServerCase):
             # Who is not on its host knows only that the store does not answer.
             complaints = each_hears(
                 outcome, plan.survivors(),
-                lambda rank, heard: (heard["failure"] == "missing_ranks" and heard["missing"] == [0]) or
+                lambda rank, heard: (heard["failure"] == "missing_ranks" and
+                                     (heard["missing"] == [0] or (0 in heard["missing"] and not plan.timed))) or
                 (heard["failure"] == "peer_stalled" and heard["peer"] == 0 and not plan.timed) or
                 (heard["failure"] == "store_lost" and plan.transport == "tcp"))
         for rank in plan.survivors():

@@ -43,7 +43,8 @@ Status SetupWatch::look_for_reason_of(const Status& met) const {
     (void)rendezvous_.store->wait({&key, 1}, patience.at_most(kLookPeriod));
     found = look();
   }
-  return found;
+  // A store that does not answer is no reason for something else.
+  return found.code() == Code::kTimeout && found.failure() == Failure::kNone ? Status() : found;
 }
 
 Status SetupWatch::fail(const Status& met) const {

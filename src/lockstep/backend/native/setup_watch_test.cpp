@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <csignal>
 #include <future>
 #include <memory>
 #include <thread>
@@ -11,10 +14,13 @@
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/round_keys.h"
 #include "lockstep/testing/fake_clock.h"
+#include "lockstep/testing/process_world.h"
+#include "lockstep/testing/status_matchers.h"
 
 namespace lockstep::backend {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 // Rank 1 of two, of whom nothing is known.
@@ -61,6 +67,22 @@ TEST_F(SetupWatchTest, WithoutAnExplanationItIsToldAsItWasMet) {
 TEST_F(SetupWatchTest, WhatExplainsItselfIsToldAtOnce) {
   EXPECT_EQ(SetupWatch(rendezvous_).fail(kDied).failure(), Failure::kPeerDied);
   EXPECT_EQ(clock_.waits(), 0U);
+}
+
+TEST(SetupWatchOfProcesses, WhatIsKnownCountsThoughTheStoreDoesNotAnswer) {
+  EXPECT_OK(testing::ProcessWorld{2}.run([](const SpawnedRank& rank) {
+    const auto rendezvous = store::rendezvous({}, rank.environment);
+    ASSERT_OK(rendezvous.status());
+    if (rank.rank.value == 0) {
+      ::kill(::getpid(), SIGSTOP);  // it serves the store
+      return;
+    }
+    const std::string key = "answer";
+    const auto answers = [&] { return rendezvous->store->check({&key, 1}, Clock::steady().in(1ms)).ok(); };
+    while (answers()) std::this_thread::yield();
+    EXPECT_EQ(SetupWatch(*rendezvous).fail(kDied).failure(), Failure::kPeerDied);
+    ::kill(rendezvous->members[0].pid, SIGCONT);
+  }));
 }
 
 }  // namespace
