@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kSleepSlice = 50ms;
+constexpr Duration kSleepSlice = 20ms;
 constexpr Duration kNewsLimit = 1s;   // for a host
 constexpr Duration kNewsTry = 250ms;  // for one of its ranks, who may be unable to accept a connection
 // That a member has left may be heard before the socket that it has made is through the door.

@@ -58,7 +58,7 @@ struct LinksOptions {
   std::vector<Rank> ranks = {};                                  // in the world, by position
   std::vector<std::vector<base::SocketAddress>> addresses = {};  // of each member's door, by position
   Protection protection = Protection::kIntegrity;
-  // What else ends a wait; asked at least every 50 ms.
+  // What else ends a wait; asked at least every 20 ms.
   std::function<Status()> look = [] { return Status(); };
   // Whether a member has left for good: it makes no connection any more, but one may still be on its way.
   std::function<bool(Rank)> has_left = [](Rank) { return false; };
