@@ -1,6 +1,7 @@
 #include "lockstep/base/cgroup.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -147,14 +148,20 @@ std::optional<Place> find_place(const std::string& root, std::string_view contro
     return Place{
         .version = mount.version, .mount_point = root + mount.point, .path = below_mount(mount, group)};
   };
+  std::vector<Place> places;
   for (const Mount& mount : mounts) {
     if (v1_group && mount.version == Place::Version::kV1 && contains(mount.options, controller))
-      return place(mount, *v1_group);
+      places.push_back(place(mount, *v1_group));
   }
   for (const Mount& mount : mounts) {
-    if (v2_group && mount.version == Place::Version::kV2) return place(mount, *v2_group);
+    if (v2_group && mount.version == Place::Version::kV2) places.push_back(place(mount, *v2_group));
   }
-  return std::nullopt;
+  if (places.empty()) return std::nullopt;
+  // One that another mount covers (/sys mounted anew) is still listed: the first that can be seen counts.
+  const auto seen = std::ranges::find_if(places, [](const Place& one) {
+    return ::access((one.folders().front() + "/cgroup.procs").c_str(), F_OK) == 0;
+  });
+  return seen == places.end() ? places.front() : *seen;
 }
 
 // The quota of one group in cores.

@@ -55,6 +55,17 @@ std::string v1_mount(std::string_view controllers, std::string_view group = "/")
              " rw,relatime shared:11 - cgroup cgroup rw,", controllers, "\n");
 }
 
+// F29: /sys was mounted anew over the first one, which the list of mounts still has.
+TEST(Cgroup, OfSeveralMountsTheOneThatCanBeSeenCounts) {
+  const std::string elsewhere = "90 24 0:26 / /mnt/groups rw - cgroup2 cgroup2 rw\n";
+  const Machine machine(Files{{"/proc/meminfo", kMemInfo},
+                              {"/proc/self/cgroup", "0::/job\n"},
+                              {"/proc/self/mountinfo", v2_mount() + elsewhere},
+                              {"/mnt/groups/job/cgroup.procs", "1\n"},
+                              {"/mnt/groups/job/memory.max", "1073741824\n"}});
+  EXPECT_EQ(machine.memory().cgroup_limit, Bytes::gib(1));
+}
+
 TEST(Cgroup, WithoutAnyTheMachineIsTheLimit) {
   const Machine machine(Files{{"/proc/meminfo", kMemInfo}});
   EXPECT_EQ(machine.cores(8), 8);
