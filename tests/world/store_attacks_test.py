@@ -114,8 +114,8 @@ class Handshakes(AttackTest):
                               "wire version 65535", "version 1")
         self.refused_at_hello("127.0.1.3", wire.client_hello("job", epoch=5, flags=2), wire.NOT_LOCKSTEP,
                               "not Lockstep's handshake")
-        self.refused_at_hello("127.0.1.4", wire.client_hello("job", epoch=5, reserved=1), wire.NOT_LOCKSTEP,
-                              "not Lockstep's handshake")
+        self.refused_at_hello("127.0.1.4", wire.client_hello("job", epoch=5, table=0x11223344), wire.WRONG_TABLE,
+                              "built with table 11223344", f"this side with table {wire.TABLE:08x}", "the same sources")
         self.refused_at_hello("127.0.1.5", wire.client_hello("job", epoch=5, magic=b"GET "), wire.NOT_LOCKSTEP,
                               "not Lockstep's handshake")
         self.refused_at_hello("127.0.1.6", wire.client_hello("job", epoch=5, role=wire.CONTROL), wire.WRONG_ROLE,

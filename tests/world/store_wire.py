@@ -17,6 +17,8 @@ from bounds import PATIENCE
 NO_RANK = 0xFFFFFFFF
 STORE, CONTROL, DATA = 1, 2, 3  # roles
 (ACCEPTED, NOT_LOCKSTEP, WRONG_VERSION, WRONG_ROLE, WRONG_JOB, WRONG_EPOCH, WRONG_SECRET) = range(7)
+WRONG_TABLE = 9
+TABLE = 0xda49a4e1  # of types and limits: kWireTable of base/wire_table.h
 SET, GET, ADD, CHECK, WAIT, APPEND, MULTI_GET, MULTI_SET, QUEUE_PUSH = 1, 2, 4, 5, 6, 9, 10, 11, 12
 ANSWERED, SILENT = 0, 1
 MAX_FRAME = 32 << 20
@@ -27,8 +29,8 @@ def job_hash(job):
     return hashlib.sha256(b"lockstep job " + job.encode()).digest()[:16]
 
 
-def client_hello(job, epoch=0, version=1, role=STORE, flags=0, rank=NO_RANK, magic=b"LKSC", reserved=0):
-    return (struct.pack("<4sHBBII", magic, version, role, flags, rank, reserved) + job_hash(job)
+def client_hello(job, epoch=0, version=1, role=STORE, flags=0, rank=NO_RANK, magic=b"LKSC", table=TABLE):
+    return (struct.pack("<4sHBBII", magic, version, role, flags, rank, table) + job_hash(job)
             + struct.pack("<Q", epoch) + os.urandom(32))
 
 

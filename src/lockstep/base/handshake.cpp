@@ -4,6 +4,7 @@
 
 #include "lockstep/base/check.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/wire_table.h"
 
 namespace lockstep::base {
 namespace {
@@ -77,6 +78,19 @@ std::string versions_text(std::string_view other, std::uint16_t version) {
              "; use the same release of Lockstep on both sides");
 }
 
+std::string table_text(std::uint32_t table) {
+  Buffer bytes;
+  ByteWriter(bytes).integer(table);
+  std::ranges::reverse(bytes);
+  return hex(bytes);
+}
+
+std::string tables_text(std::string_view other, std::uint32_t table) {
+  return cat(other, " was built with table ", table_text(table),
+             " of types and limits and this side with table ", table_text(kWireTable),
+             ", though both speak wire version ", kWireVersion, "; build both sides from the same sources");
+}
+
 std::string rank_text(std::uint32_t rank) { return rank == kNoRank ? "no rank" : cat("rank ", rank); }
 
 std::string_view role_text(Role role) {
@@ -96,6 +110,7 @@ std::string_view role_text(Role role) {
 Failure failure_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::kWrongVersion:
+    case Verdict::kWrongTable:
       return Failure::kVersionMismatch;
     case Verdict::kDuplicateRank:
       return Failure::kDuplicateRank;
@@ -128,6 +143,8 @@ std::string_view verdict_text(Verdict verdict) {
       return "this rank is here already";
     case Verdict::kTooMany:
       return "there are too many connections";
+    case Verdict::kWrongTable:
+      return "the tables of types and limits differ";
   }
   return "a reason that this version does not know";
 }
@@ -149,7 +166,7 @@ ClientHandshake::ClientHandshake(HandshakeIdentity identity, Secret secret)
   writer.integer(static_cast<std::uint8_t>(identity_.role));
   writer.integer(flags_of(secret_));
   writer.integer(identity_.rank);
-  writer.integer(std::uint32_t{0});
+  writer.integer(kWireTable);
   writer.raw(job_hash(identity_.job_id));
   writer.integer(identity_.epoch);
   writer.raw(random_nonce());
@@ -187,6 +204,10 @@ Result<std::array<std::byte, kProofSize>> ClientHandshake::on_server_hello(
   }
   if (version != kWireVersion)
     return Status::invalid(versions_text("the server", version), cause(Failure::kVersionMismatch));
+  if (verdict == Verdict::kWrongTable) {
+    return Status::invalid(tables_text("the server", reader.integer<std::uint32_t>()),
+                           cause(Failure::kVersionMismatch));
+  }
   if (verdict == Verdict::kWrongSecret && flags != flags_of(secret_)) {
     return Status::invalid(
         secret_.is_insecure()
@@ -235,13 +256,14 @@ Verdict ServerHandshake::judge(std::span<const std::byte, kClientHelloSize> mess
   const auto flags = reader.integer<std::uint8_t>();
   claim_.insecure = (flags & kFlagInsecure) != 0;
   claim_.rank = reader.integer<std::uint32_t>();
-  const auto reserved = reader.integer<std::uint32_t>();
+  claim_.table = reader.integer<std::uint32_t>();
   std::ranges::copy(reader.take(claim_.job.size()), claim_.job.begin());
   claim_.epoch = reader.integer<std::uint64_t>();
 
   if (!starts_with(message, kClientMagic)) return Verdict::kNotLockstep;
   if (claim_.version != kWireVersion) return Verdict::kWrongVersion;
-  if ((flags & ~kFlagInsecure) != 0 || reserved != 0) return Verdict::kNotLockstep;
+  if ((flags & ~kFlagInsecure) != 0) return Verdict::kNotLockstep;
+  if (claim_.table != kWireTable) return Verdict::kWrongTable;
   if (role < static_cast<std::uint8_t>(Role::kStore) || role > static_cast<std::uint8_t>(Role::kHeap))
     return Verdict::kWrongRole;
   claim_.role = static_cast<Role>(role);
@@ -268,6 +290,7 @@ std::array<std::byte, kServerHelloSize> ServerHandshake::on_client_hello(
     writer.raw(random_nonce());
     writer.raw(proof_of(*secret_, kServerProofLabel, {client_hello_, bytes}));
   } else {
+    if (verdict_ == Verdict::kWrongTable) writer.integer(kWireTable);
     bytes.resize(kServerHelloSize);
   }
   server_hello_ = message_of<kServerHelloSize>(bytes);
@@ -302,6 +325,8 @@ std::string ServerHandshake::refusal_text() const {
       return std::string(verdict_text(verdict_));
     case Verdict::kWrongVersion:
       return versions_text("the client", claim_.version);
+    case Verdict::kWrongTable:
+      return tables_text("the client", claim_.table);
     case Verdict::kWrongSecret:
       if (secret_ && secret_->is_insecure() != claim_.insecure)
         return cat(who, claim_.insecure ? " has no secret and this side has one"

@@ -2,7 +2,7 @@
 // store, transport and tests share it. Grammar: docs/wire/handshake.md.
 //
 //   client                                server
-//   hello(magic, version, role, job, epoch, rank, nonce)  ->
+//   hello(magic, version, table, role, job, epoch, rank, nonce)  ->
 //                                         <-  hello(magic, version, verdict, nonce, proof)
 //   proof                                 ->
 //                                         <-  verdict
@@ -48,6 +48,7 @@ enum class Verdict : std::uint8_t {
   kWrongSecret = 6,
   kDuplicateRank = 7,
   kTooMany = 8,
+  kWrongTable = 9,
 };
 std::string_view verdict_text(Verdict verdict);
 
@@ -101,6 +102,7 @@ class ClientHandshake {
 // What the server learns from a client's hello before anything is proven.
 struct ClientClaim {
   std::uint16_t version = 0;
+  std::uint32_t table = 0;  // kWireTable of its library
   Role role = Role::kStore;
   JobHash job{};
   std::uint64_t epoch = 0;

@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <string>
+
+#include "lockstep/base/text.h"
+#include "lockstep/base/wire_table.h"
 
 namespace lockstep::base {
 namespace {
@@ -106,14 +111,14 @@ TEST(Handshake, ClientHelloHasTheLayoutOfTheGrammar) {
   const ClientHandshake client({.role = Role::kData, .job_id = "", .epoch = 0x0102, .rank = kNoRank},
                                Secret::insecure());
   const ByteView hello = client.hello();
+  Buffer table;
+  ByteWriter(table).integer(kWireTable);
   EXPECT_EQ(hex(hello.first(8)),
             "4c4b5343"
             "0100"
             "03"
             "01");
-  EXPECT_EQ(hex(hello.subspan(8, 8)),
-            "ffffffff"
-            "00000000");
+  EXPECT_EQ(hex(hello.subspan(8, 8)), cat("ffffffff", hex(table)));
   EXPECT_EQ(hex(hello.subspan(16, 16)), hex(job_hash("")));
   EXPECT_EQ(hex(hello.subspan(32, 8)), "0201000000000000");
 }
@@ -134,6 +139,23 @@ TEST(Handshake, AnotherVersionIsNamedOnBothSides) {
       });
   EXPECT_EQ(newer_server.client.failure(), Failure::kVersionMismatch);
   EXPECT_THAT(message_of(newer_server), AllOf(HasSubstr("version 9"), HasSubstr("version 1")));
+}
+
+// F12: a build whose types, operations or limits have other numbers.
+TEST(Handshake, AnotherTableOfTypesAndLimitsIsNamedOnBothSides) {
+  const Secret secret = Secret::generate();
+  const Exchange result = exchange(kRankTwo, secret, server_of(secret), [](Message message, ByteSpan bytes) {
+    if (message == Message::kClientHello) std::ranges::copy(bytes_of("\x44\x33\x22\x11"), bytes.begin() + 12);
+  });
+  EXPECT_EQ(result.server, Verdict::kWrongTable);
+  EXPECT_THAT(result.server_text, HasSubstr("the client was built with table 11223344"));
+  EXPECT_EQ(result.client.failure(), Failure::kVersionMismatch);
+  EXPECT_EQ(result.client.code(), Code::kInvalid);
+  char ours[9];
+  std::snprintf(ours, sizeof(ours), "%08x", kWireTable);
+  EXPECT_THAT(result.server_text, HasSubstr(ours));
+  EXPECT_THAT(message_of(result),
+              AllOf(HasSubstr(cat("the server was built with table ", ours)), HasSubstr("the same sources")));
 }
 
 TEST(Handshake, EachRefusalReachesBothSidesWithItsReason) {
@@ -298,7 +320,7 @@ TEST(Handshake, UnknownRolesAndReservedBitsAreRefused) {
     Verdict verdict;
   };
   for (const Case& c : {Case{6, 0, Verdict::kWrongRole}, Case{6, 5, Verdict::kWrongRole},
-                        Case{7, 2, Verdict::kNotLockstep}, Case{12, 1, Verdict::kNotLockstep}}) {
+                        Case{7, 2, Verdict::kNotLockstep}, Case{12, 1, Verdict::kWrongTable}}) {
     const Exchange result =
         exchange(kRankTwo, secret, server_of(secret), [&](Message message, ByteSpan bytes) {
           if (message == Message::kClientHello) bytes[c.offset] = static_cast<std::byte>(c.value);

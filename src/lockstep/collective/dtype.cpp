@@ -1,9 +1,11 @@
 #include "lockstep/collective/dtype.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/wire_table.h"
 
 namespace lockstep::collective {
 namespace {
@@ -25,6 +27,10 @@ constexpr TypeInfo kTypes[kDTypes] = {
 };
 constexpr std::string_view kOps[kReduceOps] = {"sum",  "avg", "product", "min",       "max",
                                                "band", "bor", "bxor",    "premul_sum"};
+
+// They travel as numbers: both sides of a connection say by which table.
+static_assert(std::ranges::equal(kTypes, base::kWireTypes, {}, &TypeInfo::name));
+static_assert(std::ranges::equal(kOps, base::kWireOps));
 
 const TypeInfo& info(DType type) { return kTypes[static_cast<std::size_t>(type)]; }
 

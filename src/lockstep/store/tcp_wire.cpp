@@ -6,8 +6,17 @@
 #include <utility>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/wire_table.h"
+#include "lockstep/store/member.h"
 
 namespace lockstep::store {
+
+// What the handshake has compared.
+static_assert(base::kWireLimits.world == kMaxWorldSize && base::kWireLimits.key == kMaxKeySize &&
+              base::kWireLimits.value == kMaxValueSize &&
+              base::kWireLimits.keys_per_call == kMaxKeysPerCall &&
+              base::kWireLimits.message == kMaxMessageSize);
+
 namespace {
 
 using base::ByteReader;
