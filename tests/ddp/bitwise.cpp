@@ -36,10 +36,7 @@ std::string train_beside_one_process(const std::string& name, const Training& tr
     clear(reference.net(), training.clear);
     model(net->batch(rank, step)).backward();
     reference.backward(step);
-    if (rank != 0) {  // their own buffers are rank 0's again at the next forward only
-      for (const auto& item : net->named_buffers())
-        item.value().copy_(reference.net().named_buffers()[item.key()]);
-    }
+    reference.show_buffers_of(rank);
     const std::string found = difference(*net, reference.net());
     if (!found.empty()) return cat(name, ", rank ", rank, " of ", size, ", step ", step, ": ", found);
     descend(*net, 0.05);

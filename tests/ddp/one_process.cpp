@@ -35,6 +35,14 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
+void OneProcess::show_buffers_of(int rank) {
+  if (buffers_after_.empty()) return;
+  const torch::NoGradGuard no_grad;
+  const auto now = net_->buffers();
+  for (std::size_t i = 0; i < now.size(); ++i)
+    now[i].copy_(buffers_after_[static_cast<std::size_t>(rank)][i]);
+}
+
 void OneProcess::backward(int step, int accumulated) {
   const auto train = [&](int rank) {
     for (int part = 0; part < accumulated; ++part)
@@ -43,8 +51,9 @@ void OneProcess::backward(int step, int accumulated) {
   if (ranks_ == 1) return train(0);
   const std::vector<at::Tensor> parameters = net_->parameters();
   const std::vector<at::Tensor> before = clones(gradients(*net_));
+  show_buffers_of(0);
   const std::vector<at::Tensor> buffers = clones(net_->buffers());
-  std::vector<at::Tensor> buffers_after;
+  buffers_after_.clear();
   std::vector<at::Tensor> sums(parameters.size());
   std::vector<bool> used(parameters.size(), false);
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -57,7 +66,7 @@ void OneProcess::backward(int step, int accumulated) {
       const at::AutoGradMode grad(true);
       train(rank);
     }
-    if (rank == 0) buffers_after = clones(net_->buffers());
+    buffers_after_.push_back(clones(net_->buffers()));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const at::Tensor gradient = parameters[i].grad();
       if (!gradient.defined()) continue;
@@ -71,8 +80,7 @@ void OneProcess::backward(int step, int accumulated) {
     }
   }
   const torch::NoGradGuard no_grad;
-  const auto now = net_->buffers();
-  for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(buffers_after[i]);
+  show_buffers_of(0);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor mean = used[i] ? sums[i] / ranks_ : before[i];
     parameters[i].mutable_grad() = mean.defined() ? mean.to(parameters[i].scalar_type()) : mean;
