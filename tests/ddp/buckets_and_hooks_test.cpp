@@ -243,10 +243,24 @@ TEST(Reduction, ScriptedModulesCommunicateWhileBackwardRuns) {
     script.define(
         "def forward(self, x):\n  return x.matmul(self.a).tanh().matmul(self.b).tanh().matmul(self.c)\n");
     DistributedDataParallel model(script, {.bucket_cap_mb = 0.001});
+    std::vector<WorkHandle> works;
+    model.register_comm_hook([&](GradBucket& bucket) {
+      works.push_back(tensor::all_reduce(bucket.buffer(), {.op = ReduceOp::kAvg, .async_op = true}));
+      return HookWork{works.back()};
+    });
     std::vector<std::pair<PassPhase, std::size_t>> events;
-    model.observe([&](const PassEvent& event) { events.emplace_back(event.phase, event.index); });
+    bool ended = false;  // that of the first bucket, before the last gradient is computed
+    model.observe([&](const PassEvent& event) {
+      events.emplace_back(event.phase, event.index);
+      if (event.phase != PassPhase::kReady || event.index != 1 || works.empty()) return;
+      // Looked at and not waited for: who waits may run the operation.
+      const auto until = Clock::steady().now() + std::chrono::seconds(20);
+      while (!ended && Clock::steady().now() < until) ended = works.front().is_completed();
+    });
     for (int step = 0; step < 3; ++step) {
       events.clear();
+      works.clear();
+      ended = false;
       model(std::vector<c10::IValue>{torch::full({2, 64}, rank + 1.)}).toTensor().sum().backward();
     }
     // c, b, a: each is on its way before the next is computed.
@@ -256,6 +270,7 @@ TEST(Reduction, ScriptedModulesCommunicateWhileBackwardRuns) {
                                     seen(kLaunched, 0), seen(kReady, 1), seen(kLaunched, 1), seen(kReady, 0),
                                     seen(kLaunched, 2), seen(kWaited, 0), seen(kDone, 0), seen(kWaited, 1),
                                     seen(kDone, 1), seen(kWaited, 2), seen(kDone, 2), seen(kFinished, 3)));
+    EXPECT_TRUE(ended);
   });
 }
 
