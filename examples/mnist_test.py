@@ -45,13 +45,24 @@ class Mnist(unittest.TestCase):
 
     def test_two_ranks_learn_it(self):
         write_mnist(self.folder)
-        result = subprocess.run([COMMAND, "run", "--nproc", "2", "--prefix", "", FOLDER / "07_digits", self.folder],
+        result = subprocess.run([COMMAND, "run", "--nproc", "2", "--prefix", "", FOLDER / "07_digits", self.folder,
+                                 "--report", self.folder / "new" / "report"],
                                 capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"})
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertRegex(result.stdout, r"test accuracy (9[789]|100)\S* % of 100 images")
         self.assertIn("epoch  1/1 ", result.stdout)
         self.assertRegex(result.stdout, r"2 replicas: all \d+ weights are bitwise equal")
         self.assertIn("gradients of the ranks in order: bitwise equal", result.stdout)
+        for picture in ("loss.svg", "timeline.svg"):
+            self.assertIn("</svg>", (self.folder / "new" / "report" / picture).read_text())
+
+    def test_a_folder_that_cannot_be_made_is_said_at_once(self):
+        write_mnist(self.folder, (10, 10))
+        report = self.folder / LABELS / "report"
+        result = subprocess.run([FOLDER / "07_digits", self.folder, "--report", report],
+                                capture_output=True, text=True, timeout=200)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertIn(f"cannot make the folder {report}: ", result.stderr)
 
     def test_what_is_wrong_with_a_file_is_said(self):
         write_mnist(self.folder, (10, 10))

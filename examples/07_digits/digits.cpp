@@ -15,8 +15,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <stdexcept>
+#include <system_error>
 
 #include "digits_data.h"
 #include "pictures.h"
@@ -134,7 +136,14 @@ std::shared_ptr<Net> train_alone(const Digits& digits, int epochs, int ranks) {
   return net;
 }
 
+void make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw std::runtime_error("cannot make the folder " + path + ": " + error.message());
+}
+
 int run(const std::string& data, const std::string& report) {
+  if (!report.empty()) make_folder(report);
   torch::set_num_threads(1);
   const auto world = lockstep::init_process_group();
   const int rank = lockstep::get_rank();

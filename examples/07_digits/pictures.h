@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,11 @@ inline std::string svg(int width, int height, const std::string& content) {
          "</svg>\n";
 }
 
+inline void write(const std::string& path, const std::string& picture) {
+  std::ofstream file(path);
+  if (!(file << picture << std::flush)) throw std::runtime_error("cannot write the picture " + path);
+}
+
 inline std::string text(double x, double y, const std::string& words) {
   return "<text x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(y) + "\">" + words + "</text>";
 }
@@ -30,12 +36,11 @@ inline void write_loss(const std::string& path, const std::vector<double>& losse
     const double x = kLeft + kWidth * static_cast<double>(i) / static_cast<double>(losses.size());
     points += std::to_string(x) + "," + std::to_string(kTop + kHeight * (1 - losses[i] / most)) + " ";
   }
-  std::ofstream(path) << svg(
-      700, 340,
-      text(kLeft, 20, "loss by step, mean over all ranks; highest " + std::to_string(most)) +
-          "<polyline fill=\"none\" stroke=\"#1f77b4\" points=\"" + points + "\"/>" +
-          "<path stroke=\"black\" fill=\"none\" d=\"M50 30V290H650\"/>" + text(kLeft, 310, "0") +
-          text(620, 310, std::to_string(losses.size())));
+  write(path, svg(700, 340,
+                  text(kLeft, 20, "loss by step, mean over all ranks; highest " + std::to_string(most)) +
+                      "<polyline fill=\"none\" stroke=\"#1f77b4\" points=\"" + points + "\"/>" +
+                      "<path stroke=\"black\" fill=\"none\" d=\"M50 30V290H650\"/>" + text(kLeft, 310, "0") +
+                      text(620, 310, std::to_string(losses.size()))));
 }
 
 // The events of one pass: a line for forward and backward, and one for each bucket, from launch to done.
@@ -71,7 +76,7 @@ inline void write_timeline(const std::string& path, const std::vector<lockstep::
       bar(1, backward, event.at, "#1f77b4", "backward");
     }
   }
-  std::ofstream(path) << svg(700, static_cast<int>(60 + kRow * rows), content);
+  write(path, svg(700, static_cast<int>(60 + kRow * rows), content));
 }
 
 }  // namespace pictures
