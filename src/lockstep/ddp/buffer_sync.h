@@ -6,6 +6,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "lockstep/ddp/module_view.h"
 #include "lockstep/ddp/options.h"
@@ -26,16 +29,21 @@ class BufferSync {
 
   void set_hook(BufferHook hook, BufferHookLocation where);
   bool on() const { return syncs_buffers(options_); }
-  void at_construction(const tensor::ProcessGroup& group) const;
-  void around_forward(BufferHookLocation where, const tensor::ProcessGroup& group) const;
+  void at_construction(const tensor::ProcessGroup& group);
+  // Desync where buffers have other sizes on another rank: it names those that have others here than before.
+  void around_forward(BufferHookLocation where, const tensor::ProcessGroup& group);
 
  private:
   NamedTensors buffers() const;
+  void broadcast(const NamedTensors& all, const tensor::ProcessGroup& group);
+  // In words; "" if all have the sizes that they had when they were last sent.
+  std::string what_has_changed(const NamedTensors& all) const;
 
   const ModuleView& module_;
   const DataParallelOptions& options_;
   BufferHook hook_;
   BufferHookLocation where_ = BufferHookLocation::kPreForward;
+  std::map<std::string, std::vector<std::int64_t>> sizes_;  // by name, as they were last sent
 };
 
 }  // namespace lockstep::ddp
