@@ -22,6 +22,8 @@ using namespace std::string_view_literals;
 
 constexpr auto kPrefix = "module."sv;
 
+constexpr auto kHowToSave = "Save it in Python with torch.save(model.state_dict(), path)."sv;
+
 [[noreturn]] void refuse_state(const std::string& what) {
   throw tensor::InvalidArgument(Status::invalid(cat("load_state_dict: ", what), {.op = "load_state_dict"}),
                                 {});
@@ -67,19 +69,47 @@ c10::IValue unpickled(const std::string& path) {
   return plain ? value.toTupleRef().elements()[1] : value;
 }
 
+// Of a file that cannot be read: what it is instead.
+std::string why_not(const std::string& path) {
+  constexpr auto kLegacy =
+      "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19."sv;  // a number that torch begins with
+  std::string begin(kLegacy.size(), '\0');
+  std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin == kLegacy)
+    return "is in torch's older format (_use_new_zipfile_serialization=False), which is not read here.";
+  if (!begin.starts_with("PK")) return "is no file of torch.save().";
+  std::string pickle;
+  try {
+    caffe2::serialize::PyTorchStreamReader file(path);
+    const auto [data, size] = file.getRecord("data.pkl");
+    pickle.assign(static_cast<const char*>(data.get()), size);
+  } catch (const std::exception&) {
+    return "is an archive, but not one of torch.save(), or it is damaged.";
+  }
+  if (pickle.size() > 1 && pickle[0] == '\x80' && pickle[1] != '\x02')
+    return cat("was pickled with protocol ", static_cast<int>(pickle[1]),
+               "; protocol 2 is read here, which torch.save() takes by itself.");
+  if (pickle.starts_with("\x80\x02}"))
+    return "holds a dictionary of other things than tensors, such as {\"model\": ..., \"epoch\": ...}.";
+  return "holds other things than tensors by name, such as a whole model or parameters.";
+}
+
 std::map<std::string, at::Tensor> read(const std::string& path) {
   if (!std::ifstream(path, std::ios::binary)) refuse_state(cat("cannot read ", base::quoted(path), '.'));
   c10::IValue value;
   try {
     value = unpickled(path);
   } catch (const std::exception&) {
-    refuse_state(cat(base::quoted(path), " is not what torch.save(model.state_dict(), path) writes."));
+    refuse_state(cat(base::quoted(path), ' ', why_not(path), ' ', kHowToSave));
   }
-  if (!value.isGenericDict()) refuse_state(cat(base::quoted(path), " holds no dictionary of tensors."));
+  if (!value.isGenericDict())
+    refuse_state(cat(base::quoted(path), " holds no dictionary of tensors. ", kHowToSave));
   std::map<std::string, at::Tensor> tensors;
   for (const auto& item : value.toGenericDict()) {
     if (!item.key().isString() || !item.value().isTensor())
-      refuse_state(cat(base::quoted(path), " holds something else than tensors by name."));
+      refuse_state(cat(base::quoted(path), " holds ",
+                       item.key().isString() ? base::quoted(item.key().toStringRef()) : "a key",
+                       item.key().isString() ? ", which is no tensor. " : " that is no name. ", kHowToSave));
     tensors.emplace(item.key().toStringRef(), item.value().toTensor());
   }
   return tensors;
