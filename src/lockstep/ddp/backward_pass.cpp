@@ -192,8 +192,12 @@ void BackwardPass::take_sparse(Parameter parameter, GradBucket& bucket) {
   if (!gradient.is_sparse()) {
     refuse(
         cat("the gradient of ", base::quoted(parts_.gradients.name(parameter)),
-            " is dense, but a sparse one was expected; leave the parameter out of sparse_parameters, or use "
-            "it as an embedding with sparse = true does."));
+            parts_.gradients.is_sparse_by_module(parameter)
+                ? " is dense, but its module is an embedding with sparse = true. A parameter that is used "
+                  "elsewhere too, as a tied one is, gets a dense gradient: make the embedding with sparse = "
+                  "false."
+                : " is dense, but the option sparse_parameters names it. Leave it out there, or use it only "
+                  "as an embedding with sparse = true does."));
   }
   bucket.set_buffer(slot.may_alias() ? gradient.variable_data() : gradient.clone());
 }

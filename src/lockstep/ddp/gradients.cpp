@@ -44,6 +44,7 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
                         .device = local.device(),
                         .sparse = is_in(options.sparse_parameters, name) || is_in(sparse, name),
                         .delayed = is_in(options.delay_all_reduce_named_params, name)};
+    gradient.sparse_by_module = is_in(sparse, name) && !is_in(options.sparse_parameters, name);
     all_.push_back(std::move(gradient));
   }
 }

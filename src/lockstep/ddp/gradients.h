@@ -21,6 +21,7 @@ struct Gradient {
   std::string name;  // of the parameter: "layers.0.weight"
   std::unique_ptr<tensor::GradientSlot> slot;
   PlannedGradient planned;
+  bool sparse_by_module = false;  // and not by an option
 };
 
 class Gradients {
@@ -35,6 +36,8 @@ class Gradients {
   const std::string& name(std::size_t parameter) const { return all_[parameter].name; }
   tensor::GradientSlot& slot(std::size_t parameter) { return *all_[parameter].slot; }
   const PlannedGradient& planned_of(std::size_t parameter) const { return all_[parameter].planned; }
+  // Whether it is sparse because of the kind of its module.
+  bool is_sparse_by_module(std::size_t parameter) const { return all_[parameter].sparse_by_module; }
   std::vector<PlannedGradient> planned() const;
   // The gradient that lets those go that are delayed (bucket_plan.h); nothing if there are none.
   std::optional<std::size_t> delay_ends_with() const { return delay_ends_with_; }
