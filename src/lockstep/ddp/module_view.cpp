@@ -5,6 +5,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -102,14 +103,21 @@ class JitModuleView final : public ModuleView {
 }  // namespace
 
 std::vector<std::string> names_to_ignore(const ModuleView& module, std::vector<std::string> given) {
-  std::unordered_set<std::string> known;
-  for (const NamedTensors& all : {module.parameters(), module.buffers()}) {
-    for (const auto& named : all) known.insert(named.first);
-  }
+  NamedTensors all = module.parameters();
+  for (auto& named : module.buffers()) all.push_back(std::move(named));
+  std::unordered_map<std::string, const c10::TensorImpl*> known;
+  for (const auto& [name, tensor] : all) known.emplace(name, tensor.unsafeGetTensorImpl());
+  std::unordered_set<const c10::TensorImpl*> ignored;
   for (const std::string& name : given) {
-    if (!known.contains(name))
+    if (const auto found = known.find(name); found != known.end()) {
+      ignored.insert(found->second);
+    } else {
       refuse(cat("parameters_and_buffers_to_ignore names ", base::quoted(name),
                  ", which is no parameter or buffer of the module."));
+    }
+  }
+  for (const auto& [name, tensor] : all) {  // under all of its names
+    if (tensor.defined() && ignored.contains(tensor.unsafeGetTensorImpl())) given.push_back(name);
   }
   std::vector<std::string> inner = module.of_inner_models();
   given.insert(given.end(), inner.begin(), inner.end());

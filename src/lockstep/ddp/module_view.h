@@ -31,7 +31,8 @@ class ModuleView {
   virtual std::vector<std::string> of_inner_models() const = 0;
 };
 
-// Sorted: `given`, and what belongs to inner models. InvalidArgument for a name that the module has not.
+// Sorted: `given`, other names of the same tensors, and what belongs to inner models. InvalidArgument for a
+// name that the module has not.
 std::vector<std::string> names_to_ignore(const ModuleView& module, std::vector<std::string> given);
 
 // Shared with the user, who goes on to use the module.
