@@ -186,12 +186,18 @@ TEST(Faults, GradientsOfAnotherKindOrTooLateAreNamedWithWhatToDo) {
     at::Tensor forward(const at::Tensor& i) { return torch::embedding(table, i, -1, false, /*sparse=*/true); }
     at::Tensor table;
   };
+  struct Tied : nn::Module {
+    Tied() { register_module("words", words); }
+    at::Tensor forward(const at::Tensor& i) { return words(i).matmul(words->weight.t()).sum(); }
+    nn::Embedding words{nn::EmbeddingOptions(5, 3).sparse(true)};
+  };
   run_world(2, [](int rank) {
     const auto at = cat("rank ", rank);
     const auto group = [] { return tensor::new_group({0, 1}); };
     DistributedDataParallel looks(std::make_shared<Looks>(), {.process_group = group()});
     DistributedDataParallel dense(std::make_shared<Two>(),
                                   {.process_group = group(), .sparse_parameters = {"first.weight"}});
+    DistributedDataParallel tied(std::make_shared<Tied>(), {.process_group = group()});
     DistributedDataParallel late(std::make_shared<Two>(),
                                  {.process_group = group(),
                                   .delay_all_reduce_named_params = {"first.weight", "second.weight"},
@@ -203,9 +209,33 @@ TEST(Faults, GradientsOfAnotherKindOrTooLateAreNamedWithWhatToDo) {
         },
         {at, "\"table\"", "sparse_parameters"});
     expect_error<ReductionError>([&] { dense(ones()).sum().backward(); },
-                                 {at, "\"first.weight\"", "leave the parameter out of sparse_parameters"});
+                                 {at, "\"first.weight\"", "sparse_parameters names it. Leave it out"});
+    expect_error<ReductionError>(
+        [&] {
+          tied(torch::tensor({1, 2})).backward();
+        },
+        {at, "\"words.weight\"", "its module is an embedding with sparse = true", "sparse = false"});
     expect_error<ReductionError>([&] { late(ones()).sum().backward(); },
                                  {at, "\"first.weight\"", "whose gradient comes last"});
+  });
+}
+
+TEST(Faults, ABufferThatHasAnotherShapeOnOneRankIsNamedThere) {
+  run_world(2, [](int rank) {
+    auto net = std::make_shared<Two>();
+    net->register_buffer("mean", torch::zeros({2}));
+    DistributedDataParallel model(net);
+    for (int step = 0; step < 2; ++step) {
+      net->named_buffers()["mean"].resize_({3 + step});  // on all ranks
+      model(ones()).sum().backward();
+    }
+    tensor::barrier();
+    if (rank == 1) net->named_buffers()["mean"].resize_({7});
+    const std::vector<std::string> words =
+        rank == 1 ? std::vector<std::string>{"buffers of the module have other sizes",
+                                             "rank 1 have changed: \"mean\" has the shape [7], it had [4]"}
+                  : std::vector<std::string>{"rank 1 is in broadcast"};  // whose root need not wait for it
+    expect_error<Desync>([&] { model(ones()).sum().backward(); }, words);
   });
 }
 
@@ -249,10 +279,60 @@ TEST(Faults, ATensorThatWasNotRegisteredIsWarnedAboutOnce) {
   });
 }
 
-TEST(Faults, WhatBelongsToOthersIsNotWarnedAbout) {
-  struct Inputs {
-    at::Tensor x;
+struct Inputs {
+  at::Tensor x;
+};
+
+TEST(Faults, WhatIsNotCheckedIsSaidOnceWithTheType) {
+  struct Opaque : Careless {
+    at::Tensor forward(const std::vector<Inputs>& inputs, double, const std::string&) {
+      return Careless::forward(inputs[0].x);
+    }
   };
+  run_world(2, [](int) {
+    DistributedDataParallel model(std::make_shared<Opaque>());
+    ::testing::internal::CaptureStderr();
+    for (int step = 0; step < 3; ++step) model(std::vector{Inputs{ones()}}, 1., "name").sum().backward();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    const std::string sentence = "it is not checked";
+    const auto first = said.find(sentence);
+    ASSERT_NE(first, std::string::npos) << said;
+    EXPECT_EQ(said.find(sentence, first + 1), std::string::npos) << said;
+    EXPECT_THAT(said, ::testing::HasSubstr("Inputs, which is not looked into"));
+    EXPECT_THAT(said, ::testing::HasSubstr("lockstep::ddp::OutputTensors"));
+  });
+}
+
+TEST(Faults, OutputsThatAreNotLookedIntoAreNamedWhereTheyMustBe) {
+  struct Gives : Two {
+    using Two::forward;
+    Inputs forward(const at::Tensor& x, double) { return {Two::forward(x)}; }
+    void forward(const at::Tensor& x, const char*) { Two::forward(x); }
+    std::pair<at::Tensor, std::array<double, 2>> forward(const std::string&) {
+      return {Two::forward(ones()), {}};
+    }
+  };
+  run_world(2, [](int rank) {
+    const auto wrap = [](const DataParallelOptions& options) {
+      DataParallelOptions with_group = options;
+      with_group.process_group = tensor::new_group({0, 1});
+      return DistributedDataParallel(std::make_shared<Gives>(), with_group);
+    };
+    auto plain = wrap({});
+    plain(ones(), 1.).x.sum().backward();
+    auto searches = wrap({.find_unused_parameters = true});
+    searches(std::string()).first.sum().backward();  // what can hold no tensor is known
+    tensor::barrier();
+    expect_error([&] { searches(ones(), 1.); },
+                 {cat("rank ", rank), "find_unused_parameters", "Inputs, which is not looked into",
+                  "lockstep::ddp::OutputTensors"});
+    auto silent = wrap({.find_unused_parameters = true});
+    tensor::barrier();
+    expect_error([&] { silent(ones(), "nothing"); }, {"find_unused_parameters", "gives nothing"});
+  });
+}
+
+TEST(Faults, WhatBelongsToOthersIsNotWarnedAbout) {
   struct Taking : nn::Module {
     Taking() { register_module("layer", layer); }
     at::Tensor forward(const Inputs& inputs) { return layer(inputs.x); }

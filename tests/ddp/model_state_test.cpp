@@ -1,5 +1,6 @@
 // The parameters and buffers of a wrapped model: which are rank 0's, which stay the rank's own, and how they
 // are saved.
+#include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -90,6 +91,31 @@ TEST(Model, LoadsWhatPythonHasSaved) {
   refused(SavedState({{"weight", torch::ones({1, 2})}, {"bias", bias}, {"scale", bias}}),
           {"\"scale\", which the module has not"});
   tensor::expect_error([&] { load_state_dict(*net, "/nowhere"); }, {"cannot read", "/nowhere"});
+
+  // What torch.save() writes besides.
+  const std::string how = "torch.save(model.state_dict(), path)";
+  const auto file_of = [](const SavedState& state, const std::string& bytes) {
+    std::ofstream(state.path, std::ios::binary) << bytes;
+  };
+  const auto archive_of = [](const SavedState& state, const std::string& pickle) {
+    caffe2::serialize::PyTorchStreamWriter writer(state.path);
+    writer.writeRecord("data.pkl", pickle.data(), pickle.size());
+    writer.writeEndOfFile();
+  };
+  using namespace std::string_literals;
+  const auto refused_as = [&](const auto& writes, const std::string& bytes, const std::string& word) {
+    const SavedState state({});
+    writes(state, bytes);
+    refused(state, {word, how});
+  };
+  refused_as(file_of, "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", "older format");
+  refused_as(file_of, "weights", "no file of torch.save()");
+  refused_as(archive_of, "\x80\x04}."s, "protocol 4");
+  refused_as(
+      archive_of,
+      "\x80\x02}q\0X\x05\0\0\0modelccollections\nOrderedDict\nq\1)Rq\2}q\3X\x09\0\0\0_metadataq\4}q\5sbs."s,
+      "\"model\"");
+  refused_as(archive_of, "\x80\x02}q\0X\x05\0\0\0epochK\3s."s, "\"epoch\", which is no tensor");
 }
 
 TEST(Model, StartsWithTheValuesOfRankZero) {
@@ -205,6 +231,102 @@ TEST(Model, IgnoredAndFrozenParametersStayAsTheyAre) {
     model(torch::full({1, 2}, 1.)).sum().backward();
     model(torch::full({1, 2}, 1.)).sum().backward();
     EXPECT_FALSE(net[0]->as<nn::Linear>()->bias.grad().defined());
+  });
+}
+
+// Keeps something besides its parameters and buffers, and says so in words of its own.
+struct Counting : nn::Module {
+  Counting() { weight = register_parameter("weight", torch::ones({2})); }
+  at::Tensor forward(const at::Tensor& x) { return (x * weight).sum(); }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    nn::Module::save(archive);
+    archive.write("count", torch::full({1}, count), /*is_buffer=*/true);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    nn::Module::load(archive);
+    at::Tensor read;
+    archive.read("count", read, /*is_buffer=*/true);
+    count = read.item<int>();
+  }
+  at::Tensor weight;
+  int count = 0;
+};
+
+TEST(Model, AnAnyModuleIsSavedAndLoadedAsItWouldItself) {
+  run_world(2, [](int) {
+    auto net = std::make_shared<Counting>();
+    auto model = std::make_shared<DistributedDataParallel<nn::AnyModule>>(nn::AnyModule(net));
+    net->count = 3;
+    std::stringstream bytes;
+    torch::save(model, bytes);
+    net->count = 0;
+    torch::load(model, bytes);
+    EXPECT_EQ(net->count, 3);
+  });
+}
+
+TEST(Model, ABufferThatAScriptReassignsIsSeenSavedAndLoaded) {
+  struct Same : nn::Module {
+    Same() {
+      register_parameter("weight", torch::zeros({2}));
+      register_buffer("mean", torch::zeros({2}));
+    }
+  };
+  run_world(2, [](int rank) {
+    torch::jit::Module script("Averaging");
+    script.register_parameter("weight", torch::ones({2}).requires_grad_(), false);
+    script.register_buffer("mean", torch::zeros({2}));
+    script.define(
+        "def forward(self, x):\n  self.mean = self.mean + x.mean(0)\n  return (x * self.weight).sum()\n");
+    auto model = std::make_shared<DistributedDataParallel<torch::jit::Module>>(script);
+    const auto live = [&] { return script.attr("mean").toTensor(); };
+    for (int step = 0; step < 2; ++step)
+      model->forward(std::vector<c10::IValue>{torch::full({3, 2}, rank + 1.)}).toTensor().backward();
+    EXPECT_TRUE(tensor::all_equal(live(), rank + 2));  // rank 0's, and one more of its own
+    EXPECT_TRUE(at::equal(model->named_buffers()["mean"], live()));
+    std::stringstream bytes;
+    torch::save(model, bytes);
+    auto plain = std::make_shared<Same>();
+    torch::load(plain, bytes);
+    EXPECT_TRUE(at::equal(plain->named_buffers()["mean"], live()));
+    plain->named_buffers()["mean"].fill_(9);
+    std::stringstream back;
+    torch::save(plain, back);
+    torch::load(model, back);
+    EXPECT_TRUE(tensor::all_equal(live(), 9));
+    model->named_buffers()["mean"].fill_(5);
+    EXPECT_TRUE(tensor::all_equal(live(), 5));
+    model->to(at::kDouble);
+    EXPECT_EQ(live().scalar_type(), at::kDouble);
+  });
+}
+
+TEST(Model, AParameterWithTwoNamesIsIgnoredByEither) {
+  struct Tied : nn::Module {
+    Tied() {
+      register_module("one", layer);
+      register_module("other", layer);
+      register_module("last", last);
+    }
+    at::Tensor forward(const at::Tensor& x) { return last(layer(x)).sum(); }
+    nn::Linear layer{2, 2};
+    nn::Linear last{2, 1};
+  };
+  run_world(2, [](int rank) {
+    for (const char* name : {"one.bias", "other.bias"}) {
+      auto net = std::make_shared<Tied>();
+      {
+        const torch::NoGradGuard no_grad;
+        net->last->weight.fill_(1);
+      }
+      DistributedDataParallel model(net, {.parameters_and_buffers_to_ignore = {name}});
+      for (int step = 0; step < 2; ++step) {
+        net->zero_grad();
+        ((rank + 1) * model(torch::ones({1, 2}))).backward();
+        EXPECT_TRUE(tensor::all_equal(net->layer->bias.grad(), rank + 1)) << name;
+        EXPECT_TRUE(tensor::all_equal(net->layer->weight.grad(), 1.5)) << name;
+      }
+    }
   });
 }
 

@@ -1,12 +1,15 @@
 // What a wrapped model is to its user: names, kinds of modules, groups, what it says of itself.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/nn/modules/adaptive.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/rnn.h>
 #include <torch/utils.h>
 
+#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -200,6 +203,53 @@ TEST(Model, TakesEveryKindOfModuleAndForward) {
   });
 }
 
+// A net of two layers of which one is used, that gives its output in one of torch's own types.
+struct GivesImpl : nn::Module {
+  GivesImpl() {
+    register_module("used", used);
+    register_module("unused", unused);
+  }
+  torch::OrderedDict<std::string, at::Tensor> forward(const at::Tensor& x, int) {
+    return torch::OrderedDict<std::string, at::Tensor>{{"y", used(x)}};
+  }
+  c10::List<at::Tensor> forward(const at::Tensor& x, char) { return c10::List<at::Tensor>({used(x)}); }
+  c10::Dict<std::string, at::Tensor> forward(const at::Tensor& x, bool) {
+    c10::Dict<std::string, at::Tensor> all;
+    all.insert("y", used(x));
+    return all;
+  }
+  nn::utils::rnn::PackedSequence forward(const at::Tensor& x, float) {
+    return nn::utils::rnn::pack_padded_sequence(used(x).unsqueeze(0), torch::tensor({2}), true);
+  }
+  nn::ASMoutput forward(const at::Tensor& x, double) { return {used(x), 0.}; }
+  // Types that are ranges of themselves are not looked into, in or out.
+  std::filesystem::path forward(const std::filesystem::path& path) { return path; }
+  nn::Linear used{3, 2};
+  nn::Linear unused{3, 2};
+};
+TORCH_MODULE(Gives);
+
+TEST(Model, FindsTheTensorsInTorchsOwnTypes) {
+  run_world(2, [](int rank) {
+    const at::Tensor x = torch::full({2, 3}, rank + 1.);
+    Gives net;
+    DistributedDataParallel model(net, {.find_unused_parameters = true});
+    const auto train = [&](const at::Tensor& output) {
+      net->zero_grad();
+      output.sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->used->weight.grad(), 2 * 1.5));
+      EXPECT_FALSE(net->unused->weight.grad().defined());
+    };
+    train(model(x, 1)["y"]);
+    train(model(x, 'c').get(0));
+    train(model(x, true).at("y"));
+    train(model(x, 1.F).data());
+    train(model(x, 1.).output);
+    DistributedDataParallel plain(net);
+    EXPECT_EQ(plain(std::filesystem::path("/a/b")), "/a/b");
+  });
+}
+
 TEST(Model, EvaluatesWithoutTheOthers) {
   run_world(2, [](int rank) {
     nn::Sequential net(nn::Linear(3, 4), nn::BatchNorm1d(4));
@@ -283,6 +333,7 @@ TEST(Model, IsIntroducedAndMadeInFewOperations) {
     model(torch::ones({1, 2})).sum().backward();
     EXPECT_EQ(operations, 0);
     EXPECT_EQ(model.core().gradients().buckets(), 0U);  // nothing is made, and nobody listens
+    EXPECT_EQ(model.logging_data().numbers.at("iteration"), 1);
   });
 }
 

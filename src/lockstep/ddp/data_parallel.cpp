@@ -1,6 +1,7 @@
 #include "lockstep/ddp/data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
 #include <utility>
@@ -86,6 +87,7 @@ DataParallel::ForwardKind DataParallel::next_kind() const {
 
 void DataParallel::begin_forward() {
   kind_ = next_kind();
+  if (!attached_ && holds_ == 0 && at::GradMode::is_enabled()) statistics_.begin_iteration();  // alone
   if (kind_ != ForwardKind::kSynchronised) return;
   check_last_pass();
   check_unchanged();
@@ -103,7 +105,7 @@ void DataParallel::begin_forward() {
   if (pass_observer_) pass_observer_({.phase = PassPhase::kForward, .at = Clock::steady().now()});
 }
 
-void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
+void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::type_info* unknown) {
   if (kind_ == ForwardKind::kAlone) return;
   const PassParts parts{.gradients = gradients_,
                         .hook = hook_,
@@ -115,6 +117,13 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs) {
                         .skip_unused = options_.skip_all_reduce_unused_params};
   if (kind_ == ForwardKind::kAccumulating)
     return running_.begin(parts, {}, outputs, RunningPass::Mode::kAccumulating);
+  if (unknown != nullptr && used_->looks_at_outputs()) {
+    refuse(cat("find_unused_parameters looks for what the outputs of forward depend on, but forward gives ",
+               *unknown == typeid(void) ? "nothing. Return every tensor that the loss is made of."
+                                        : cat("a ", c10::demangle(unknown->name()),
+                                              ", which is not looked into. Return tensors, or specialise "
+                                              "lockstep::ddp::OutputTensors for that type.")));
+  }
   buffers_.around_forward(BufferHookLocation::kPostForward, group_);
   if (unregistered_.has_inputs()) unregistered_.look(outputs, module_->parameters(), gradients_);
   running_.begin(parts, used_->expect(outputs), outputs,

@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "lockstep/ddp/backward_pass.h"
@@ -53,7 +54,11 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   // Whether the tensors that the next forward is given are to be told, where they are known.
   bool wants_inputs() const { return unregistered_.is_due() && next_kind() == ForwardKind::kSynchronised; }
   void set_inputs(std::vector<at::Tensor> inputs) { unregistered_.set_inputs(std::move(inputs)); }
-  void end_forward(std::span<const at::Tensor> outputs);
+  // Instead: they are not, because one is a T that is not looked into.
+  void inputs_are_unknown(const std::type_info& type) { unregistered_.leave_out(type); }
+  // `unknown`: a type among the outputs that is not looked into (void: there are none), or null.
+  // InvalidArgument where the outputs must be known.
+  void end_forward(std::span<const at::Tensor> outputs, const std::type_info* unknown);
   // Forward has thrown what is being caught: the other ranks are told.
   void forward_failed();
 

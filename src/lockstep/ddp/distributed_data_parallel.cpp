@@ -33,8 +33,18 @@ void DataParallelModule::mirror(const torch::jit::Module& module) {
   }
   for (const auto& item : module.named_buffers()) {
     auto [at, name] = place_for(*this, item.name);
-    at->register_buffer(name, item.value);
+    of_script_.push_back(at->register_buffer(name, item.value.variable_data()));
   }
+}
+
+void DataParallelModule::follow_buffers(const torch::jit::Module& module) const {
+  std::size_t place = 0;
+  for (const auto& item : module.named_buffers()) of_script_[place++].set_data(item.value);
+}
+
+void DataParallelModule::give_buffers(const torch::jit::Module& module) const {
+  std::size_t place = 0;
+  for (const auto& item : module.named_buffers()) item.value.set_data(of_script_[place++]);
 }
 
 }  // namespace lockstep::ddp

@@ -127,12 +127,13 @@ class DataParallelModule : public torch::nn::Module {
       core_->begin_forward();
       if constexpr (std::is_void_v<decltype(forward())>) {
         forward();
-        core_->end_forward({});
+        core_->end_forward({}, &typeid(void));
       } else {
         decltype(auto) output = forward();
+        using Output = std::remove_cvref_t<decltype(output)>;
         std::vector<at::Tensor> tensors;
-        find_tensors<std::remove_cvref_t<decltype(output)>>(output, tensors);
-        core_->end_forward(tensors);
+        find_tensors<Output>(output, tensors);
+        core_->end_forward(tensors, unknown_in<Output>());
         return output;
       }
     } catch (...) {
@@ -141,7 +142,15 @@ class DataParallelModule : public torch::nn::Module {
     }
   }
 
+  // A script may put other tensors in place of its buffers. Those here have its memory, but are tensors of
+  // their own, which are led to the new memory; or the script's to theirs, after load().
+  void follow_buffers(const torch::jit::Module& module) const;
+  void give_buffers(const torch::jit::Module& module) const;
+
   std::shared_ptr<DataParallel> core_;  // shared with guards
+
+ private:
+  std::vector<at::Tensor> of_script_;  // its buffers, in its order
 };
 
 template <typename M>
@@ -172,7 +181,13 @@ class DistributedDataParallel : public DataParallelModule {
   decltype(auto) forward(Args&&... args) {
     return around([&]() -> decltype(auto) {
       look_into(args...);
-      return Wrapped<M>::forward(module_, std::forward<Args>(args)...);
+      if constexpr (std::same_as<M, torch::jit::Module>) {
+        c10::IValue output = Wrapped<M>::forward(module_, std::forward<Args>(args)...);
+        follow_buffers(*module_);
+        return output;
+      } else {
+        return Wrapped<M>::forward(module_, std::forward<Args>(args)...);
+      }
     });
   }
   // model.forward<std::tuple<at::Tensor, at::Tensor>>(x): of a module that does not know what it gives.
@@ -200,26 +215,47 @@ class DistributedDataParallel : public DataParallelModule {
       Wrapped<M>::base(module_)->train(on);
     }
   }
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override {
+    Module::to(device, dtype, non_blocking);
+    converted();
+  }
+  void to(torch::Dtype dtype, bool non_blocking = false) override {
+    Module::to(dtype, non_blocking);
+    converted();
+  }
+  void to(torch::Device device, bool non_blocking = false) override {
+    Module::to(device, non_blocking);
+    converted();
+  }
   void save(torch::serialize::OutputArchive& archive) const override {
-    if constexpr (std::derived_from<M, torch::nn::Module>) {
-      module_->save(archive);
-    } else {
+    if constexpr (std::same_as<M, torch::jit::Module>) {
+      follow_buffers(*module_);
       Module::save(archive);
+    } else {
+      Wrapped<M>::base(module_)->save(archive);
     }
   }
   void load(torch::serialize::InputArchive& archive) override {
-    if constexpr (std::derived_from<M, torch::nn::Module>) {
-      module_->load(archive);
-    } else {
+    if constexpr (std::same_as<M, torch::jit::Module>) {
+      follow_buffers(*module_);
       Module::load(archive);
+      give_buffers(*module_);
+    } else {
+      Wrapped<M>::base(module_)->load(archive);
     }
   }
 
  private:
+  void converted() const {
+    if constexpr (std::same_as<M, torch::jit::Module>) give_buffers(*module_);
+  }
   template <typename... Args>
   void look_into(const Args&... args) {
-    if constexpr ((LookedInto<std::decay_t<Args>> && ...)) {
-      if (core_->wants_inputs()) core_->set_inputs(tensors_in(args...));
+    if (!core_->wants_inputs()) return;
+    if (const std::type_info* const unknown = unknown_in<std::tuple<std::decay_t<const Args&>...>>()) {
+      core_->inputs_are_unknown(*unknown);
+    } else {
+      core_->set_inputs(tensors_in(args...));
     }
   }
 

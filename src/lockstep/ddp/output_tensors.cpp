@@ -1,6 +1,8 @@
 #include "lockstep/ddp/output_tensors.h"
 
 #include <ATen/core/ivalue_inl.h>
+#include <torch/nn/modules/adaptive.h>
+#include <torch/nn/utils/rnn.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -28,6 +30,16 @@ void OutputTensors<c10::IValue>::visit(const c10::IValue& value, std::vector<at:
     }
     std::reverse(left.begin() + static_cast<std::ptrdiff_t>(rest), left.end());  // in their order
   }
+}
+
+void OutputTensors<torch::nn::utils::rnn::PackedSequence>::visit(
+    const torch::nn::utils::rnn::PackedSequence& value, std::vector<at::Tensor>& found) {
+  find_tensors(value.data(), found);
+}
+
+void OutputTensors<torch::nn::ASMoutput>::visit(const torch::nn::ASMoutput& value,
+                                                std::vector<at::Tensor>& found) {
+  find_tensors(value.output, found);
 }
 
 }  // namespace lockstep::ddp

@@ -1,7 +1,8 @@
 // The tensors inside a value, whatever its type: what forward returned.
 //
 // Looked into are tensors, vector, array, list, pair, tuple, optional, map, unordered_map, torch's IValue,
-// and structs that have LOCKSTEP_OBJECT. For a type of another kind:
+// List, Dict, OrderedDict, PackedSequence and ASMoutput, and structs that have LOCKSTEP_OBJECT. For a type of
+// another kind:
 //
 //   template <>
 //   struct lockstep::ddp::OutputTensors<Mine> {
@@ -9,10 +10,13 @@
 //     found); }
 //   };
 //
-// What is none of these has no tensors. That is no error, but what depends on it is not known then: outputs
-// are looked at to find unused parameters, and to notice when backward begins.
+// What is none of these is unknown (but for types that can hold no tensor). That is no error, but what
+// depends on it is not known then: outputs are looked at to notice when backward begins, and to find unused
+// parameters, for which they must be known.
 #pragma once
 
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -22,13 +26,29 @@
 #include <ranges>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "lockstep/object/fields.h"
 
+namespace torch {
+template <typename Key, typename Value>
+class OrderedDict;
+namespace nn {
+struct ASMoutput;
+namespace utils::rnn {
+class PackedSequence;
+}
+}  // namespace nn
+}  // namespace torch
+
 namespace lockstep::ddp {
+
+// The types that a specialisation finds tensors in; one that has none of them is known as a whole.
+template <typename... Each>
+struct Types {};
 
 template <typename T>
 struct OutputTensors {
@@ -41,10 +61,30 @@ void find_tensors(const T& value, std::vector<at::Tensor>& found) {
   OutputTensors<T>::visit(value, found);
 }
 
-// Whether it is known which tensors a T has: all, or that it has none.
+// A tensor is not trivially copyable, so nothing that is so has one; but a pointer may lead to one.
 template <typename T>
-concept LookedInto = !requires { typename OutputTensors<T>::Unknown; } || std::is_arithmetic_v<T> ||
-                     std::is_enum_v<T> || std::same_as<T, const char*>;
+concept HasNoTensor = std::is_void_v<T> || std::is_arithmetic_v<std::remove_pointer_t<T>> ||
+                      (std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);
+
+// The first type in a T, or T itself, of which it is not known which tensors it has; null if there is none.
+// `Outer`: the types that T was found in.
+template <typename T, typename... Outer>
+const std::type_info* unknown_in() {
+  if constexpr ((std::same_as<T, Outer> || ...)) {
+    return nullptr;
+  } else if constexpr (requires { typename OutputTensors<T>::Unknown; }) {
+    if constexpr (HasNoTensor<T>) return nullptr;
+    return &typeid(T);
+  } else if constexpr (requires { typename OutputTensors<T>::Parts; }) {
+    const std::type_info* found = nullptr;
+    [&]<typename... Part>(Types<Part...>) {
+      (void)((found = unknown_in<std::remove_cvref_t<Part>, T, Outer...>(), found != nullptr) || ...);
+    }(typename OutputTensors<T>::Parts{});
+    return found;
+  } else {
+    return nullptr;
+  }
+}
 
 template <typename T>
   requires std::is_base_of_v<at::TensorBase, T>
@@ -52,9 +92,15 @@ struct OutputTensors<T> {
   static void visit(const T& value, std::vector<at::Tensor>& found) { found.push_back(value); }
 };
 
+// A range of itself (a path, a JSON value) has no end, and is unknown.
 template <typename T>
-  requires(std::ranges::range<const T> && !std::is_base_of_v<at::TensorBase, T>)
+concept RangeOfOthers =
+    std::ranges::range<const T> && !std::is_base_of_v<at::TensorBase, T> &&
+    !std::same_as<std::remove_cvref_t<std::ranges::range_reference_t<const T>>, std::remove_cv_t<T>>;
+
+template <RangeOfOthers T>
 struct OutputTensors<T> {
+  using Parts = Types<std::ranges::range_reference_t<const T>>;
   static void visit(const T& values, std::vector<at::Tensor>& found) {
     for (const auto& value : values) find_tensors(value, found);
   }
@@ -62,6 +108,7 @@ struct OutputTensors<T> {
 
 template <typename A, typename B>
 struct OutputTensors<std::pair<A, B>> {
+  using Parts = Types<A, B>;
   static void visit(const std::pair<A, B>& value, std::vector<at::Tensor>& found) {
     find_tensors(value.first, found);
     find_tensors(value.second, found);
@@ -70,6 +117,7 @@ struct OutputTensors<std::pair<A, B>> {
 
 template <typename... Each>
 struct OutputTensors<std::tuple<Each...>> {
+  using Parts = Types<Each...>;
   static void visit(const std::tuple<Each...>& value, std::vector<at::Tensor>& found) {
     std::apply([&](const auto&... each) { (find_tensors(each, found), ...); }, value);
   }
@@ -77,6 +125,7 @@ struct OutputTensors<std::tuple<Each...>> {
 
 template <typename T>
 struct OutputTensors<std::optional<T>> {
+  using Parts = Types<T>;
   static void visit(const std::optional<T>& value, std::vector<at::Tensor>& found) {
     if (value) find_tensors(*value, found);
   }
@@ -85,15 +134,52 @@ struct OutputTensors<std::optional<T>> {
 template <typename T>
   requires object::Declared<T>
 struct OutputTensors<T> {
+  using Parts = decltype(std::apply(
+      [](const auto&... field) {
+        return Types<std::remove_cvref_t<decltype(std::declval<const T&>().*field.member)>...>{};
+      },
+      object::fields_of<T>().fields));
   static void visit(const T& value, std::vector<at::Tensor>& found) {
     std::apply([&](const auto&... field) { (find_tensors(value.*field.member, found), ...); },
                object::fields_of<T>().fields);
   }
 };
 
+template <typename T>
+struct OutputTensors<c10::List<T>> {
+  using Parts = Types<T>;
+  static void visit(const c10::List<T>& values, std::vector<at::Tensor>& found) {
+    for (std::size_t i = 0; i < values.size(); ++i) find_tensors<T>(values.get(i), found);
+  }
+};
+
+template <typename Key, typename Value>
+struct OutputTensors<c10::Dict<Key, Value>> {
+  using Parts = Types<Value>;
+  static void visit(const c10::Dict<Key, Value>& values, std::vector<at::Tensor>& found) {
+    for (const auto& item : values) find_tensors<Value>(item.value(), found);
+  }
+};
+
+template <typename Key, typename Value>
+struct OutputTensors<torch::OrderedDict<Key, Value>> {
+  using Parts = Types<Value>;
+  static void visit(const torch::OrderedDict<Key, Value>& values, std::vector<at::Tensor>& found) {
+    for (const auto& item : values) find_tensors<Value>(item.value(), found);
+  }
+};
+
 template <>
 struct OutputTensors<c10::IValue> {
   static void visit(const c10::IValue& value, std::vector<at::Tensor>& found);
+};
+template <>
+struct OutputTensors<torch::nn::utils::rnn::PackedSequence> {
+  static void visit(const torch::nn::utils::rnn::PackedSequence& value, std::vector<at::Tensor>& found);
+};
+template <>
+struct OutputTensors<torch::nn::ASMoutput> {
+  static void visit(const torch::nn::ASMoutput& value, std::vector<at::Tensor>& found);
 };
 
 template <typename... Each>

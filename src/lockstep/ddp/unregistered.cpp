@@ -1,5 +1,6 @@
 #include "lockstep/ddp/unregistered.h"
 
+#include <c10/util/Type.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
@@ -51,6 +52,16 @@ std::string text_of(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+void UnregisteredSearch::leave_out(const std::type_info& type) {
+  done_ = true;
+  kLog.warn(
+      cat("rank ", tensor::get_rank(),
+          ": DistributedDataParallel: it is not checked whether forward uses tensors that were never "
+          "registered, because it takes a ",
+          c10::demangle(type.name()),
+          ", which is not looked into. Specialise lockstep::ddp::OutputTensors for that type, and it is."));
+}
 
 void UnregisteredSearch::look(std::span<const at::Tensor> outputs, const NamedTensors& all,
                               Gradients& gradients) {

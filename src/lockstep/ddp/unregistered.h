@@ -11,6 +11,7 @@
 
 #include <optional>
 #include <span>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,8 @@ class UnregisteredSearch {
   // What the next forward was given; the search needs them, because behind them the graph is not the
   // module's.
   void set_inputs(std::vector<at::Tensor> inputs) { inputs_ = std::move(inputs); }
+  // Warns instead that nothing is looked for, because forward takes a T that is not looked into.
+  void leave_out(const std::type_info& type);
   // After that forward; `all`: every parameter of the module, also those that are ignored.
   void look(std::span<const at::Tensor> outputs, const NamedTensors& all, Gradients& gradients);
 

@@ -42,6 +42,8 @@ class UsedParameters {
 
   // For the pass that begins with the graph of these outputs. InvalidArgument is not thrown.
   virtual Expectation expect(std::span<const at::Tensor> outputs) = 0;
+  // Whether expect() looks at the outputs: then all that forward returns must be known.
+  virtual bool looks_at_outputs() const { return false; }
   // A gradient was accumulated, in a pass that is synchronised or not.
   virtual void accumulated(std::size_t parameter) = 0;
   // By this rank, in any pass since the last synchronised one.
@@ -88,6 +90,7 @@ class SearchGraph final : public UsedParameters {
  public:
   explicit SearchGraph(std::span<const torch::autograd::Node* const> accumulators);
   Expectation expect(std::span<const at::Tensor> outputs) override;
+  bool looks_at_outputs() const override { return true; }
   void accumulated(std::size_t parameter) override { local_.set(parameter); }
   bool used_here(std::size_t parameter) const override { return local_.has(parameter); }
   at::Tensor local_map() const override { return local_.bytes(); }
