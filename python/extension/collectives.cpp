@@ -24,7 +24,11 @@ std::optional<Duration> duration(milliseconds timeout) {
   return timeout == c10d::kUnsetTimeout ? std::nullopt : std::optional<Duration>(timeout);
 }
 
-tensor::Reduction reduction(const c10d::ReduceOp& op) {
+// Throws ValueError, which says who has asked for what: before anything is noted of the operation.
+tensor::Reduction reduction(const Within& within, const char* call, const c10d::ReduceOp& op) {
+  const auto refuse = [&](const auto&... what) {
+    throw_torch(Status::invalid(cat("rank ", within.names->own(), ": ", call, ": ", what...)));
+  };
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
       return ReduceOp::kSum;
@@ -44,12 +48,13 @@ tensor::Reduction reduction(const c10d::ReduceOp& op) {
       return ReduceOp::kBxor;
     case c10d::ReduceOp::PREMUL_SUM: {
       const auto* const factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-      if (factor == nullptr) throw_torch(Status::invalid("PREMUL_SUM has no factor."));
+      if (factor == nullptr) refuse("PREMUL_SUM has no factor.");
       return tensor::premul_sum(factor->tensor_factor.defined() ? factor->tensor_factor.item<double>()
                                                                 : factor->double_factor);
     }
     default:
-      throw_torch(Status::invalid(cat("There is no reduce operation ", static_cast<int>(op.op_), ".")));
+      refuse("there is no reduce operation ", static_cast<int>(op.op_), ".");
+      return ReduceOp::kSum;
   }
 }
 
@@ -59,9 +64,9 @@ tensor::CollectiveOptions plain(const tensor::ProcessGroup& group, const Given& 
 }
 
 template <typename Given>
-tensor::ReduceOptions reducing(const tensor::ProcessGroup& group, const Given& given) {
-  return {.op = reduction(given.reduceOp),
-          .group = group,
+tensor::ReduceOptions reducing(const Within& within, const char* call, const Given& given) {
+  return {.op = reduction(within, call, given.reduceOp),
+          .group = tensor::ProcessGroup(within.state),
           .async_op = given.asyncOp,
           .timeout = duration(given.timeout)};
 }
@@ -122,27 +127,31 @@ WorkPtr ProcessGroupLockstep::broadcast(Tensors& tensors, const c10d::BroadcastO
 WorkPtr ProcessGroupLockstep::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const Tensor& tensor = only("all_reduce", tensors);
   if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
+  const tensor::ReduceOptions asked = reducing(within_, "all_reduce", opts);
   return issue(named(OpType::ALLREDUCE, "all_reduce", tensors, tensors, opts),
-               [&] { return tensor::all_reduce(tensor, reducing(group(), opts)); });
+               [&] { return tensor::all_reduce(tensor, asked); });
 }
 
 WorkPtr ProcessGroupLockstep::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const Tensor& tensor = only("all_reduce", tensors);
+  const tensor::ReduceOptions asked = reducing(within_, "all_reduce", opts);
   return issue(named(OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", tensors, tensors, opts),
-               [&] { return tensor::all_reduce(tensor, reducing(group(), opts)); });
+               [&] { return tensor::all_reduce(tensor, asked); });
 }
 
 WorkPtr ProcessGroupLockstep::allreduce_coalesced(Tensors& tensors,
                                                   const c10d::AllreduceCoalescedOptions& opts) {
+  const tensor::ReduceOptions asked = reducing(within_, "all_reduce", opts);
   return issue(named(OpType::ALLREDUCE_COALESCED, "all_reduce", tensors, tensors, opts),
-               [&] { return tensor::all_reduce_coalesced(tensors, reducing(group(), opts)); });
+               [&] { return tensor::all_reduce_coalesced(tensors, asked); });
 }
 
 WorkPtr ProcessGroupLockstep::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const Tensor& tensor = only("reduce", tensors);
+  const tensor::Reduction op = reduction(within_, "reduce", opts.reduceOp);
   return issue(named(OpType::REDUCE, "reduce", tensors, tensors, opts), [&] {
     return tensor::reduce(tensor, {.group_dst = root(opts),
-                                   .op = reduction(opts.reduceOp),
+                                   .op = op,
                                    .group = group(),
                                    .async_op = opts.asyncOp,
                                    .timeout = duration(opts.timeout)});
@@ -213,23 +222,26 @@ WorkPtr ProcessGroupLockstep::reduce_scatter(Tensors& outputs, TensorLists& inpu
                                              const c10d::ReduceScatterOptions& opts) {
   const Tensor& output = only("reduce_scatter", outputs);
   const Tensors& list = only("reduce_scatter", inputs);
+  const tensor::ReduceOptions asked = reducing(within_, "reduce_scatter", opts);
   return issue(named(OpType::REDUCE_SCATTER, "reduce_scatter", list, outputs, opts),
-               [&] { return tensor::reduce_scatter(output, list, reducing(group(), opts)); });
+               [&] { return tensor::reduce_scatter(output, list, asked); });
 }
 
 WorkPtr ProcessGroupLockstep::_reduce_scatter_base(Tensor& output, Tensor& input,
                                                    const c10d::ReduceScatterOptions& opts) {
+  const tensor::ReduceOptions asked = reducing(within_, "reduce_scatter_single", opts);
   return issue(named(OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base", input, output, opts),
-               [&] { return tensor::reduce_scatter_single(output, input, reducing(group(), opts)); });
+               [&] { return tensor::reduce_scatter_single(output, input, asked); });
 }
 
 WorkPtr ProcessGroupLockstep::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                               const c10d::ReduceScatterOptions& opts) {
   check_pairs("reduce_scatter_single_coalesced", outputs, inputs);
+  const tensor::ReduceOptions asked = reducing(within_, "reduce_scatter_single_coalesced", opts);
   std::vector<WorkPtr> works;
   for (const auto& places : by_type(inputs)) {
     works.push_back(issue(named(OpType::COALESCED, "reduce_scatter", inputs, outputs, opts), [&] {
-      tensor::Coalescing together(reducing(group(), opts));
+      tensor::Coalescing together(asked);
       for (const std::size_t i : places) together.reduce_scatter_single(outputs[i], inputs[i]);
       return together.launch();
     }));

@@ -93,6 +93,19 @@ bool is_main_thread() {
   return is_main;
 }
 
+// Whether Python raises KeyboardInterrupt for SIGINT. What a handler of the program's own does shows only
+// when it is run, and only the main thread may run it.
+bool is_pythons_handler() {
+  if (g_ending != 0 || Py_IsInitialized() == 0) return true;
+  const pybind11::gil_scoped_acquire gil;
+  try {
+    const auto module = pybind11::module_::import("signal");
+    return module.attr("getsignal")(SIGINT).is(module.attr("default_int_handler"));
+  } catch (const pybind11::error_already_set&) {
+    return true;
+  }
+}
+
 }  // namespace
 
 // Watches the main thread while it waits. Never destroyed: its thread is there until the process ends.
@@ -158,8 +171,15 @@ class Watch {
     }
   }
   void look(std::uint64_t number) {
+    {
+      const MutexLock lock(mutex_);
+      if (stop_ == nullptr || number_ != number || !g_came.exchange(false)) return;
+    }
+    const bool at_once = is_pythons_handler();
     const MutexLock lock(mutex_);  // as long as the thread cannot leave, `stop` is there
-    if (stop_ != nullptr && number_ == number && g_came.exchange(false)) (*stop_)();
+    if (stop_ == nullptr || number_ != number) return;
+    if (at_once || pressed_in_ == number) (*stop_)();
+    pressed_in_ = number;
   }
 
   bool has_thread_ = false;  // the main thread's
@@ -168,6 +188,7 @@ class Watch {
   const std::function<void()>* stop_ LOCKSTEP_GUARDED_BY(mutex_) =
       nullptr;  // nothing: the thread does not wait
   std::uint64_t number_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::uint64_t pressed_in_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the last wait in which a signal came
   bool sleeps_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 

@@ -4,7 +4,9 @@
 // program: a call that waits would never hear of it. So a handler of ours goes before Python's, and notes the
 // signal too. A thread looks at that note while an operation on the main thread takes long, and ends the
 // operation's group, which no other way can be taken out of an operation. Then the call raises
-// KeyboardInterrupt, or whatever the program's handler raises.
+// KeyboardInterrupt. A handler of the program's own may raise nothing, and only note that the program shall
+// end: it runs when the operation has ended by itself. A second signal in the same operation ends that all
+// the same.
 //
 // Thread safety: any thread.
 #pragma once

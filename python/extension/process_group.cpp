@@ -52,9 +52,10 @@ void ProcessGroupLockstep::shutdown() {
 void ProcessGroupLockstep::abort() {
   if (within_.state->is_closed()) return;
   translated(*within_.names, [&] {
-    within_.state->any_backend("abort")->abort(Status::aborted(
-        cat("rank ", within_.state->global_rank(), " has aborted the group ", within_.state->name(), "."),
-        {.rank = Rank{within_.state->global_rank()}, .group = within_.state->name()}));
+    within_.state->any_backend("abort")->abort(
+        Status::aborted(cat("rank ", within_.state->global_rank(), " has aborted the group ",
+                            base::quoted(within_.state->name()), "."),
+                        {.rank = Rank{within_.state->global_rank()}, .group = within_.state->name()}));
   });
 }
 
@@ -89,7 +90,7 @@ std::shared_ptr<Stay> ProcessGroupLockstep::stay(const char* call) const {
   const MutexLock lock(mutex_);
   if (!stay_) {
     throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": ", call, ": the group ",
-                                    within_.state->name(), " was destroyed.")));
+                                    base::quoted(within_.state->name()), " was destroyed.")));
   }
   return stay_;
 }
@@ -137,8 +138,9 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::split(
   std::vector<int> torchs;
   for (const int rank : ranks) {
     if (rank < 0 || rank >= getSize()) {
-      throw_torch(Status::invalid(cat("rank ", within_.names->own(), ": split: ", rank,
-                                      " is no rank of the group ", within_.state->name(), ".")));
+      throw_torch(
+          Status::invalid(cat("rank ", within_.names->own(), ": split: ", rank, " is no rank of the group ",
+                              base::quoted(within_.state->name()), ".")));
     }
     members.push_back(within_.state->world_ranks()[static_cast<std::size_t>(rank)]);
     torchs.push_back(within_.names->torchs()[static_cast<std::size_t>(rank)]);
@@ -210,14 +212,18 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::endCoalescing() {
     const auto found = coalescing_.find(std::this_thread::get_id());
     if (found != coalescing_.end()) works = std::move(coalescing_.extract(found).mapped());
   }
-  return CoalescedWork::of(getRank(), std::move(works));
+  return CoalescedWork::of_scope(getRank(), std::move(works));
 }
 
 void ProcessGroupLockstep::collect(const WorkPtr& work) {
   const MutexLock lock(mutex_);
   if (coalescing_.empty()) return;
   const auto found = coalescing_.find(std::this_thread::get_id());
-  if (found != coalescing_.end()) found->second.push_back(work);
+  if (found == coalescing_.end()) return;
+  std::vector<WorkPtr>& works = found->second;
+  // torch does not end a scope that an exception has left, and what has ended well need not be waited for.
+  std::erase_if(works, [](const WorkPtr& held) { return held->isCompleted() && held->isSuccess(); });
+  works.push_back(work);
 }
 
 bool ProcessGroupLockstep::is_coalescing() const {
@@ -234,10 +240,12 @@ void ProcessGroupLockstep::note(const Named& named, std::optional<Traced>& trace
   {
     const MutexLock lock(mutex_);
     if (!traced_) {
-      traced_ = std::make_shared<TracedGroup>(TracedGroup{.name = within_.state->name(),
-                                                          .description = getGroupDesc(),
-                                                          .ranks = within_.names->torchs(),
-                                                          .rank = getRank()});
+      const std::string& torchs = getGroupUid();
+      traced_ =
+          std::make_shared<TracedGroup>(TracedGroup{.name = torchs.empty() ? within_.state->name() : torchs,
+                                                    .description = getGroupDesc(),
+                                                    .ranks = within_.names->torchs(),
+                                                    .rank = getRank()});
     }
     operation.group = traced_;
     const bool says_none = named.timeout == c10d::kUnsetTimeout;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -55,9 +56,9 @@ c10d::WorkResult result_of(const std::exception_ptr& error) {
 }
 
 Status interrupted(const tensor::GroupState& group) {
-  return Status::aborted(
-      cat("rank ", group.global_rank(), " was interrupted in an operation of ", group.name(), "."),
-      {.rank = Rank{group.global_rank()}, .group = group.name()});
+  return Status::aborted(cat("rank ", group.global_rank(), " was interrupted in an operation of the group ",
+                             base::quoted(group.name()), "."),
+                         {.rank = Rank{group.global_rank()}, .group = group.name()});
 }
 
 }  // namespace
@@ -246,20 +247,20 @@ float LockstepWork::getDuration() const {
   return std::chrono::duration<float, std::milli>(handle_.duration()).count();
 }
 
-c10::intrusive_ptr<c10d::Work> CoalescedWork::of(int rank,
-                                                 std::vector<c10::intrusive_ptr<c10d::Work>> works) {
+c10::intrusive_ptr<c10d::Work> CoalescedWork::of_scope(int rank, Works works) {
   if (works.size() == 1) return works.front();
-  return c10::make_intrusive<CoalescedWork>(rank, std::move(works));
+  return c10::make_intrusive<CoalescedWork>(rank, std::move(works), Gives::kNothing);
 }
 
-c10::intrusive_ptr<c10d::Work> CoalescedWork::of_those_left(
-    int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works) {
+c10::intrusive_ptr<c10d::Work> CoalescedWork::of_those_left(int rank, Works works) {
   std::erase(works, nullptr);
-  return works.empty() ? nullptr : of(rank, std::move(works));
+  if (works.empty()) return nullptr;
+  if (works.size() == 1) return works.front();
+  return c10::make_intrusive<CoalescedWork>(rank, std::move(works), Gives::kOutputs);
 }
 
-CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
-    : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+CoalescedWork::CoalescedWork(int rank, Works works, Gives gives)
+    : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)), gives_(gives) {}
 
 bool CoalescedWork::isCompleted() {
   for (const auto& work : works_) {
@@ -282,8 +283,20 @@ std::exception_ptr CoalescedWork::exception() const {
   return nullptr;
 }
 
+int CoalescedWork::sourceRank() const {
+  const c10d::Work* received = nullptr;
+  for (const auto& work : works_) {
+    const c10d::OpType type = work->retrieveOpType();
+    if (type != c10d::OpType::RECV && type != c10d::OpType::RECVANYSOURCE) continue;
+    if (received != nullptr) return -1;
+    received = work.get();
+  }
+  return received == nullptr ? -1 : received->sourceRank();
+}
+
 std::vector<at::Tensor> CoalescedWork::result() {
   std::vector<at::Tensor> all;
+  if (gives_ == Gives::kNothing) return all;
   for (const auto& work : works_) {
     for (at::Tensor& tensor : work->result()) all.push_back(std::move(tensor));
   }
@@ -291,7 +304,12 @@ std::vector<at::Tensor> CoalescedWork::result() {
 }
 
 bool CoalescedWork::wait(milliseconds timeout) {
-  for (const auto& work : works_) work->wait(timeout);
+  const Deadline deadline = Clock::steady().in(timeout);
+  for (const auto& work : works_) {
+    // 0 is no timeout.
+    const auto left = std::max(std::chrono::ceil<milliseconds>(deadline.remaining()), milliseconds(1));
+    work->wait(timeout > milliseconds(0) ? left : timeout);
+  }
   return true;
 }
 
@@ -299,11 +317,41 @@ void CoalescedWork::abort() {
   for (const auto& work : works_) work->abort();
 }
 
+float CoalescedWork::getDuration() const {
+  float longest = 0;
+  for (const auto& work : works_) longest = std::max(longest, work->getDuration());
+  return longest;
+}
+
+std::uint64_t CoalescedWork::getSequencenumber() const {
+  return works_.empty() ? 0 : works_.back()->getSequencenumber();
+}
+
 c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
-  c10::List<c10::intrusive_ptr<Future>> futures(
-      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  const auto type = c10::ListType::create(c10::TensorType::get());
+  c10::List<c10::intrusive_ptr<Future>> futures(c10::FutureType::create(type));
   for (const auto& work : works_) futures.push_back(work->getFuture());
-  return c10::collectAll(futures);
+  return c10::collectAll(futures)->then(
+      [self = c10::intrusive_ptr<CoalescedWork>::reclaim_copy(this)](Future& all) {
+        (void)all.value();  // throws what the first has thrown that failed
+        return c10::IValue(self->result());
+      },
+      type);
+}
+
+c10::intrusive_ptr<Future> CoalescedWork::getFutureResult() {
+  const auto type = c10::AnyEnumType::get();
+  c10::List<c10::intrusive_ptr<Future>> futures(c10::FutureType::create(type));
+  for (const auto& work : works_) futures.push_back(work->getFutureResult());
+  return c10::collectAll(futures)->then(
+      [futures](Future& /*all*/) {
+        for (const c10::intrusive_ptr<Future>& future : futures) {
+          const c10::IValue result = future->value();
+          if (result.toInt() != static_cast<std::int64_t>(c10d::WorkResult::SUCCESS)) return result;
+        }
+        return c10::IValue(static_cast<std::int64_t>(c10d::WorkResult::SUCCESS));
+      },
+      type);
 }
 
 }  // namespace lockstep::python

@@ -94,27 +94,38 @@ void wait_for_works(const Deadline& deadline);
 // exceptions leave it as torch's.
 void run_interruptibly(const Within& group, c10::function_ref<void()> body);
 
-// Several works as one, which is complete when all are: what a coalescing scope gives.
+// Several works as one, which is complete when all are. Its result is that of the first that failed.
 class CoalescedWork final : public c10d::Work {
  public:
-  // The work itself, if there is one.
-  static c10::intrusive_ptr<c10d::Work> of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
-  // Without those that are nothing, because they have ended; nothing, if that is all of them.
-  static c10::intrusive_ptr<c10d::Work> of_those_left(int rank,
-                                                      std::vector<c10::intrusive_ptr<c10d::Work>> works);
-  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+  // Of a coalescing scope, whose works may have ended and be gone: nothing, as NCCL's.
+  enum class Gives : std::uint8_t { kOutputs, kNothing };
+
+  // What a scope gives. The work itself, if there is one.
+  static c10::intrusive_ptr<c10d::Work> of_scope(int rank, Works works);
+  // Of one call. Without those that are nothing, because they have ended; nothing, if that is all of them.
+  static c10::intrusive_ptr<c10d::Work> of_those_left(int rank, Works works);
+  CoalescedWork(int rank, Works works, Gives gives);
 
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
+  // Of the one receive; -1 if there are others.
+  int sourceRank() const override;
   std::vector<at::Tensor> result() override;
   void synchronize() override {}
+  // One timeout for all.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  // Of the longest.
+  float getDuration() const override;
+  std::uint64_t getSequencenumber() const override;
 
  private:
-  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  const Works works_;
+  const Gives gives_;
 };
 
 }  // namespace lockstep::python

@@ -241,7 +241,8 @@ MadeGroup make_world(const GroupRequest& request) {
   const std::shared_ptr<Stay> stay = *std::move(joined);
   // It counts its own users: who closes the group asks for them.
   const std::shared_ptr<Backend> all(&stay->world->group(), [world = stay->world](Backend* /*held*/) {});
-  const auto state = state_of(*stay, all, request.name);
+  // Messages call torch's default group as the core does: "world".
+  const auto state = state_of(*stay, all, request.members.empty() ? "" : request.name);
   if (request.members.empty()) return made_of(Standing::kDefault, stay, state, counted(request.size));
   return made_of(Standing::kWorld, stay, state, request.members);
 }
