@@ -162,6 +162,11 @@ int Operation::root(const RootArguments& root) const {
   return found;
 }
 
+std::string no_dtype_text(at::ScalarType type) {
+  return cat(c10::toString(type), ", which cannot travel: ",
+             c10::isQIntType(type) ? "dequantize() it first." : "send its bytes, viewed as uint8.");
+}
+
 void Operation::check_tensor(const at::Tensor& tensor, const Argument& argument) const {
   if (!tensor.defined()) refuse(argument.text(), " is an undefined tensor.");
   if (tensor.layout() != at::kStrided) {
@@ -169,7 +174,7 @@ void Operation::check_tensor(const at::Tensor& tensor, const Argument& argument)
            "; tensors travel strided, and in all_reduce also as sparse COO.");
   }
   if (!dtype_of(tensor.scalar_type())) {
-    refuse(argument.text(), " is of type ", c10::toString(tensor.scalar_type()), ", which cannot travel.");
+    refuse(argument.text(), " is of type ", no_dtype_text(tensor.scalar_type()));
   }
 }
 

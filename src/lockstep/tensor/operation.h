@@ -157,6 +157,8 @@ class Operation {
 
 // Nothing for a type that does not travel.
 std::optional<DType> dtype_of(at::ScalarType type);
+// Of a type that dtype_of() has none for: "Float4_e2m1fn_x2, which cannot travel: " and what to do instead.
+std::string no_dtype_text(at::ScalarType type);
 // "[2, 3]".
 std::string shape_text(at::IntArrayRef shape);
 inline std::string shape_text(const at::Tensor& tensor) { return shape_text(tensor.sizes()); }

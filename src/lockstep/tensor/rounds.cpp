@@ -70,7 +70,7 @@ class ReduceRounds {
       return cat("the tensor of a round is on ", tensor_.device().str(), ", that of the round before on ",
                  device.str(), '.');
     const std::optional<DType> dtype = dtype_of(tensor_.scalar_type());
-    if (!dtype) return cat("a tensor of type ", c10::toString(tensor_.scalar_type()), " cannot travel.");
+    if (!dtype) return cat("the tensor of a round is of type ", no_dtype_text(tensor_.scalar_type()));
     return std::string(collective::check_reducible(*dtype, reduction_.op).message());
   }
 

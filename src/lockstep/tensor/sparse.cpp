@@ -185,7 +185,7 @@ WorkHandle all_reduce_sparse(Operation& op, const at::Tensor& tensor, const Redu
     op.refuse("tensor has ", tensor.dim(), " dimensions; a sparse tensor may have ", kMaxDims, ".");
   }
   if (!dtype_of(tensor.scalar_type())) {
-    op.refuse("tensor is of type ", c10::toString(tensor.scalar_type()), ", which cannot travel.");
+    op.refuse("tensor is of type ", no_dtype_text(tensor.scalar_type()));
   }
   const Status possible = collective::check_reducible(*dtype_of(tensor.scalar_type()), ReduceOp::kSum);
   if (!possible.ok()) op.refuse("op: ", possible.message());

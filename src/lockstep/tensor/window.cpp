@@ -111,7 +111,7 @@ Window::Window(at::IntArrayRef sizes, at::ScalarType dtype, const WindowOptions&
     : group_(options.group) {
   const Operation op("Window", options.group);
   if (!op.member()) return;
-  if (!dtype_of(dtype)) op.refuse("dtype is ", c10::toString(dtype), ", which cannot travel.");
+  if (!dtype_of(dtype)) op.refuse("dtype is ", no_dtype_text(dtype));
   const auto element_size = static_cast<std::int64_t>(c10::elementSize(dtype));
   if (const std::string problem = shape_problem(sizes, element_size); !problem.empty())
     op.refuse("sizes: ", problem);
