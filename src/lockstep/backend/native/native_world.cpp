@@ -83,18 +83,27 @@ Result<std::unique_ptr<Backend>> NativeWorld::new_group(const std::vector<Rank>&
   LOCKSTEP_TRY(check_left(members));
   GroupOptions named = options;
   if (!named.name) named.name = names_.next(members);
-  const Deadline deadline = facilities_->clock().in(rendezvous().store->timeout());
-  auto group = facilities_->make_group(members, named, *named.name, deadline);
-  if (!group.ok()) return explain(group.status());
-  return group;
+  const Duration patience = std::min(rendezvous().store->timeout(), options.timeout);
+  auto group = facilities_->make_group(members, named, *named.name, facilities_->clock().in(patience));
+  if (group.ok()) return group;
+  const Status error = explain(group.status());
+  if (error.code() != Code::kTimeout || error.cause().missing.empty()) return error;
+  return Status::timeout(
+      cat("rank ", rank(), ": new_group of the group ", base::quoted(*named.name), ": rank ",
+          base::ranks_text(error.cause().missing), " has not called it after ", patience),
+      error.cause());
 }
 
 Result<SharedMemory> NativeWorld::allocate(Bytes size) {
   LOCKSTEP_TRY(refuse("memory"));  // a copy of the allocator would give away the parent's
   const auto& domain = facilities_->domain();
   if (!domain) {
-    const auto memory = std::make_shared<Buffer>(size.value);
-    return SharedMemory{.bytes = *memory, .owner = memory};
+    try {
+      const auto memory = std::make_shared<Buffer>(size.value);
+      return SharedMemory{.bytes = *memory, .owner = memory};
+    } catch (const std::exception&) {  // no memory, or more than there can be
+      return Status::internal(cat("there is no memory for ", size), {.failure = Failure::kNoMemory});
+    }
   }
   LOCKSTEP_ASSIGN(const transport::shm::Heap::Range range, domain->heap().allocate(size));
   std::shared_ptr<const void> owner(

@@ -162,7 +162,9 @@ Result<std::unique_ptr<Board>> Board::make(Domain& domain, const BoardOptions& o
     keys.push_back(cat("board/", options.name, "/", i));
   LOCKSTEP_TRY(
       store.set(keys[static_cast<std::size_t>(board->index_)], bytes_of(cat(range.offset)), deadline));
-  LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, store::watched_get(store, keys, deadline, options.look));
+  auto found = store::watched_get(store, keys, deadline, options.look);
+  if (found.status().code() == Code::kTimeout) return board->name_absent(keys, store, found.status());
+  LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, std::move(found));
   for (std::size_t i = 0; i < options.members.size(); ++i) {
     const auto offset = base::parse_integer<std::uint64_t>(text_of(offsets[i]));
     std::byte* place =
@@ -175,6 +177,18 @@ Result<std::unique_ptr<Board>> Board::make(Domain& domain, const BoardOptions& o
     board->signals_.push_back(&board->blocks_.back()->posted);
   }
   return board;
+}
+
+Status Board::name_absent(const std::vector<std::string>& keys, store::Store& store,
+                          const Status& late) const {
+  std::vector<Rank> missing;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const auto here = store.check({&keys[i], 1});
+    if (here.ok() && !*here) missing.push_back(rank_of(static_cast<int>(i)));
+  }
+  if (missing.empty()) return late;
+  return Status::timeout(cat("rank ", base::ranks_text(missing), " has not come"),
+                         {.failure = Failure::kMissingRanks, .rank = rank_of(index_), .missing = missing});
 }
 
 ByteSpan Board::staging() {

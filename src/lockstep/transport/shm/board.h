@@ -166,6 +166,8 @@ class Board {
   bool claim_telling();
 
  private:
+  // Who has not made its part, for an error that says so instead of which keys are not there.
+  Status name_absent(const std::vector<std::string>& keys, store::Store& store, const Status& late) const;
   struct Block;
   class Lookout;
   Board(Domain& domain, const BoardOptions& options);
