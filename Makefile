@@ -46,8 +46,9 @@ chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport
 	  --markdown $(REPORTS)/kills.md --rank-program build/release/tests/ddp_rank --command build/release/bin/lockstep \
 	  --seconds $(CHAOS_SECONDS)
 
-long: release  ## train every network 50 steps between two hosts, beside one process, as root
+long: release  ## train every network 50 steps between two hosts, beside one process, as root; and python-programs
 	python3 tests/ddp/hosts_test.py build/release/bin/lockstep build/release/tests/ddp_rank --steps 50
+	$(MAKE) python-programs
 
 attack: release ## run a job, and a store with 256 clients, under attack and load for ATTACK_SECONDS (60); their time is bounded
 	@mkdir -p $(REPORTS)

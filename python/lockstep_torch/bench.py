@@ -11,6 +11,7 @@ on both sides. The JSON is that of `lockstep bench`, but for what the core alone
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -22,6 +23,8 @@ import time
 
 import torch
 import torch.distributed as dist
+
+import lockstep_torch
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "B": 1}
 # Layers of a multilayer perceptron and the rows of a batch: little, balanced and much communication for its arithmetic.
@@ -203,7 +206,9 @@ def step_row(case, groups, options):
 
 def run_rank(rank, world, options, folder):
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
-    dist.init_process_group("lockstep", init_method=f"file://{folder}/job", rank=rank, world_size=world)
+    given = lockstep_torch.Options()
+    given.stall_after = datetime.timedelta(seconds=120)  # no rank is taken for stopped, however busy the machine is
+    dist.init_process_group("lockstep", init_method=f"file://{folder}/job", rank=rank, world_size=world, pg_options=given)
     gloo = dist.new_group(backend="gloo")
     groups = {"lockstep": dist.group.WORLD, "gloo": gloo}
     cases = [(all_reduce_row, bytes_of(text)) for text in options.sizes]
