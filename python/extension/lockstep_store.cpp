@@ -13,6 +13,9 @@
 namespace lockstep::python {
 namespace {
 
+// A wait that is longer is one that Ctrl-C can end.
+constexpr Duration kStep = std::chrono::milliseconds(50);
+
 ByteView view_of(const std::vector<std::uint8_t>& bytes) { return std::as_bytes(std::span(bytes)); }
 
 std::vector<std::uint8_t> bytes_of(const Buffer& buffer) {
@@ -66,6 +69,15 @@ std::optional<Rendezvous> LockstepStore::take_rendezvous() {
   return std::exchange(rendezvous_, std::nullopt);
 }
 
+template <typename Body>
+auto LockstepStore::waited_for(std::chrono::milliseconds timeout, const Body& body) const {
+  const Deadline end = until(timeout);
+  // Most are there, and need no other thread.
+  auto soon = body(end.at_most(kStep));
+  if (soon.status().code() != Code::kTimeout || end.expired()) return or_throw(std::move(soon));
+  return or_throw(run_aside([body, end] { return body(end); }));
+}
+
 Deadline LockstepStore::until(std::chrono::milliseconds timeout) const { return inner_->clock().in(timeout); }
 
 c10::intrusive_ptr<c10d::Store> LockstepStore::clone() {
@@ -83,7 +95,7 @@ std::vector<std::uint8_t> LockstepStore::compareSet(const std::string& key,
 }
 
 std::vector<std::uint8_t> LockstepStore::get(const std::string& key) {
-  return bytes_of(or_throw(inner_->get(key, until())));
+  return bytes_of(waited_for(getTimeout(), [inner = inner_, key](When end) { return inner->get(key, end); }));
 }
 
 std::int64_t LockstepStore::add(const std::string& key, std::int64_t value) {
@@ -101,7 +113,10 @@ std::int64_t LockstepStore::getNumKeys() { return or_throw(inner_->num_keys(unti
 void LockstepStore::wait(const std::vector<std::string>& keys) { wait(keys, getTimeout()); }
 
 void LockstepStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
-  or_throw(inner_->wait(keys, until(timeout)));
+  waited_for(timeout, [inner = inner_, keys](When end) -> Result<bool> {
+    LOCKSTEP_TRY(inner->wait(keys, end));
+    return true;
+  });
 }
 
 void LockstepStore::append(const std::string& key, const std::vector<std::uint8_t>& value) {
@@ -110,7 +125,8 @@ void LockstepStore::append(const std::string& key, const std::vector<std::uint8_
 
 std::vector<std::vector<std::uint8_t>> LockstepStore::multiGet(const std::vector<std::string>& keys) {
   std::vector<std::vector<std::uint8_t>> out;
-  for (const Buffer& value : or_throw(inner_->multi_get(keys, until()))) out.push_back(bytes_of(value));
+  const auto got = [inner = inner_, keys](When end) { return inner->multi_get(keys, end); };
+  for (const Buffer& value : waited_for(getTimeout(), got)) out.push_back(bytes_of(value));
   return out;
 }
 
@@ -129,8 +145,15 @@ void LockstepStore::queuePush(const std::string& key, const std::vector<std::uin
 }
 
 std::vector<std::uint8_t> LockstepStore::queuePop(const std::string& key, bool block) {
-  const auto on_empty = block ? store::Store::OnEmpty::kWait : store::Store::OnEmpty::kFail;
-  return bytes_of(or_throw(inner_->queue_pop(key, on_empty, until())));
+  if (!block) return bytes_of(or_throw(inner_->queue_pop(key, store::Store::OnEmpty::kFail, until())));
+  // In steps, on this thread: another would take a value that nobody waits for any more.
+  const Deadline end = until();
+  while (true) {
+    auto popped = inner_->queue_pop(key, store::Store::OnEmpty::kWait, end.at_most(kStep));
+    if (popped.status().code() != Code::kTimeout || end.expired())
+      return bytes_of(or_throw(std::move(popped)));
+    check_signals();
+  }
 }
 
 std::int64_t LockstepStore::queueLen(const std::string& key) {

@@ -58,6 +58,10 @@ class LockstepStore final : public c10d::Store {
   std::vector<std::string> listKeys() override;
 
  private:
+  using When = store::When;
+  // What `body` gives or throws, which may wait until the deadline that it is given. Ctrl-C ends it.
+  template <typename Body>
+  auto waited_for(std::chrono::milliseconds timeout, const Body& body) const;
   Deadline until(std::chrono::milliseconds timeout) const;
   Deadline until() const { return until(getTimeout()); }
 

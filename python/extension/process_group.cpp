@@ -107,7 +107,10 @@ at::Tensor ProcessGroupLockstep::empty_resident(at::IntArrayRef sizes, at::Scala
   if (bytes == 0) return at::empty(sizes, options);
   auto memory = stay("empty_resident")->world->allocate(Bytes{bytes});
   if (!memory.ok()) {
-    throw_torch(memory.status().with_prefix(cat("rank ", within_.names->own(), ": empty_resident: ")));
+    const Status why = memory.status().with_prefix(cat("rank ", within_.names->own(), ": empty_resident: "));
+    const bool is_full = why.failure() == Failure::kNoMemory || why.failure() == Failure::kNoSpace;
+    if (is_full) C10_THROW_ERROR(OutOfMemoryError, std::string(why.message()));  // and the group lives on
+    throw_torch(why);
   }
   return at::from_blob(
       memory->bytes.data(), sizes, [owner = memory->owner](void* /*data*/) {}, options);

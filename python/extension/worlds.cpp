@@ -261,6 +261,7 @@ MadeGroup make_group_in(const std::shared_ptr<Stay>& stay, const Members& member
 MadeGroup shrink_world(const std::shared_ptr<Stay>& stay, Standing standing, const Members& left,
                        const OptionsPtr& options) {
   ShrinkOptions shrink{.group = {.timeout = options->timeout}};
+  shrink.patience = std::min<Duration>(shrink.patience, options->timeout);
   for (const Rank rank : stay->left()) {
     if (!contains(left.world, rank)) shrink.exclude.push_back(rank);
   }

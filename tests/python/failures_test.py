@@ -71,6 +71,45 @@ def torchs_ranks_after_a_shrink(rank, size):
     return different_calls_in(None, rank)
 
 
+def resident_bytes():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def a_batch_that_is_refused(rank, size):
+    """The scope that torch leaves without an end keeps no tensors."""
+    part, other = 1 << 20, 1 - rank
+    batch = [dist.P2POp(dist.isend, torch.ones(4), other), dist.P2POp(dist.irecv, torch.ones(4), other),
+             dist.P2POp(dist.isend, torch.ones(4).to_sparse(), other)]
+    refused = error_of(lambda: dist.batch_isend_irecv(batch))
+    before = resident_bytes()
+    for _ in range(64):
+        dist.broadcast(torch.ones(part), 0)
+    return refused, resident_bytes() - before
+
+
+def coalesced(rank, size):
+    """One work of several has all that a work has."""
+    gather = dist.group.WORLD.allgather_into_tensor_coalesced
+    inputs = [torch.ones(2), torch.ones(2, dtype=torch.float64)]  # of two types, so two operations
+    outputs = [torch.empty(2 * size, dtype=one.dtype) for one in inputs]
+    work = gather(outputs, inputs)
+    assert work.wait(datetime.timedelta(seconds=20))
+    assert work._get_duration() > 0 and work.get_future_result().wait() == 0, work._get_duration()
+    given = work.get_future().wait()
+    assert [one.tolist() for one in given] == [[1.0] * 2 * size] * 4, given  # each operation names all
+    if rank == 1:
+        dist.distributed_c10d._get_default_store().wait(["waited"])
+        gather(outputs, inputs).wait()
+        return None
+    work = gather(outputs, inputs)
+    begun = time.monotonic()
+    answer = error_of(lambda: work.wait(datetime.timedelta(milliseconds=200)))
+    took = time.monotonic() - begun
+    dist.distributed_c10d._get_default_store().set("waited", "")
+    work.wait()
+    return answer[1], took
+
+
 def different_calls_in(group, differs):
     op = dist.ReduceOp.MAX if differs else dist.ReduceOp.SUM
     return error_of(lambda: dist.all_reduce(torch.ones(4), op=op, group=group))[1]
@@ -137,11 +176,14 @@ def refused_arguments(rank, size):
         (lambda: own.recv([torch.ones(2)], 0, -3), "recv: the tag is -3"),
         (lambda: own.recv_anysource([torch.ones(2)], -3), "recv: the tag is -3"),
         (lambda: dist.all_reduce(sparse, op=dist.ReduceOp.MIN), "a sparse tensor can only be summed"),
-        (lambda: dist.broadcast(torch.empty(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), 0), "cannot travel"),
+        (lambda: dist.broadcast(torch.empty(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), 0), "cannot travel: send its bytes, viewed as uint8"),
+        (lambda: own.broadcast([torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)], dist.BroadcastOptions()), "cannot travel: dequantize() it first"),
     ]
     for call, text in said:
         kind, sentence = error_of(call)
         assert kind in (ValueError, TypeError) and text in sentence and "\n" not in sentence, (kind, sentence)
+    kind, sentence = error_of(lambda: lockstep_torch.empty_resident(1 << 50))
+    assert kind is torch.OutOfMemoryError and "rank 0: empty_resident: there is no memory for" in sentence, (kind, sentence)
     lockstep_torch.monitored_barrier(dist.GroupMember.NON_GROUP_MEMBER)  # as torch's, which has nothing to do then
 
 
@@ -180,6 +222,18 @@ def a_wait_is_shorter_than_its_operation(rank, size):
     return answers
 
 
+def a_member_does_not_come(rank, size):
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["0"])
+        return None
+    begun = time.monotonic()
+    answer = error_of(lambda: dist.new_group(timeout=datetime.timedelta(seconds=1)))
+    took = time.monotonic() - begun
+    store.set("0", "")
+    return *answer, took
+
+
 def timeout_of_a_moment():
     options = dist.AllreduceOptions()
     options.timeout = SOON
@@ -201,6 +255,46 @@ def interrupted(rank, size, call, after):
     answer = pressed(waits, after)
     store.set("interrupted", "1")
     return answer
+
+
+def own_handler(rank, size, raises):
+    """Rank 0 waits, and a handler of the program's own hears Ctrl-C: once if it raises nothing, and twice if it raises."""
+    store = dist.distributed_c10d._get_default_store()
+    came = []
+
+    class Stop(Exception):
+        pass
+
+    def handler(*_):
+        came.append(1)
+        if raises:
+            raise Stop
+
+    dist.barrier()
+    if rank == 1:
+        store.wait(["pressed"])
+        return error_of(dist.barrier) if raises else dist.barrier()
+    signal.signal(signal.SIGINT, handler)
+    main = threading.get_ident()
+
+    def press():
+        for _ in range(2 if raises else 1):
+            time.sleep(0.2)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.2)
+        if not raises:
+            store.set("pressed", "")
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    stopped = False
+    try:
+        dist.barrier()
+    except Stop:
+        stopped = True
+        store.set("pressed", "")
+    thread.join()
+    return len(came), stopped
 
 
 def pressed(waits, after):
@@ -230,7 +324,9 @@ def interrupted_alone(rank, size, port):
     patience = datetime.timedelta(seconds=20)
     joining = pressed(lambda: dist.init_process_group("lockstep", store=dist.HashStore(), rank=0, world_size=2, timeout=patience), 0.1)
     meeting = pressed(lambda: lockstep_torch.Store(f"tcp://127.0.0.1:{port}", rank=0, world_size=2, timeout=patience), 0.1)
-    return joining, meeting
+    store = lockstep_torch.Store(f"tcp://127.0.0.1:{port}", rank=0, world_size=1, timeout=patience)
+    waits = (lambda: store.get("none"), lambda: store.wait(["none"]), lambda: store.multi_get(["none"]), lambda: store.queue_pop("none"))
+    return joining, meeting, *(pressed(wait, 0.1) for wait in waits)
 
 
 def interrupted_just_before(rank, size):
@@ -388,6 +484,16 @@ class FailuresTest(unittest.TestCase):
             self.assertIn("float8", answers[0][1])
             self.assertIn("destroyed", answers[5][1])
 
+    def test_a_coalescing_scope_that_an_error_has_left_keeps_no_tensors(self):
+        for (kind, _), kept in World(2).run(a_batch_that_is_refused):
+            self.assertIs(kind, NotImplementedError)
+            self.assertLess(kept, 64 << 20)  # of 256 MiB
+
+    def test_several_works_as_one(self):
+        said, took = World(2).run(coalesced)[0]
+        self.assertIn("has not ended before the timeout of this wait()", said)
+        self.assertLess(took, 5)
+
     def test_arguments_that_are_refused_are_sentences(self):
         World(1).run(refused_arguments)
 
@@ -398,6 +504,12 @@ class FailuresTest(unittest.TestCase):
                 self.assertIs(kind, dist.DistBackendError)
                 self.assertIn("rank 1", text)
             self.assertIn("Rank 1 failed to pass monitoredBarrier", answer[0][1])  # gloo's words
+
+    def test_a_member_that_does_not_come_to_a_new_group_is_named(self):
+        kind, text, took = World(2).run(a_member_does_not_come)[0]
+        self.assertIs(kind, dist.DistBackendError)
+        self.assertRegex(text, r'^rank 0: new_group of the group "1": rank 1 has not called it after 1\.\d s')
+        self.assertLess(took, 30)  # the world's timeout is 120 s
 
     def test_a_wait_that_is_over_does_not_say_that_its_operation_is(self):
         for kind, text in World(2).run(a_wait_is_shorter_than_its_operation)[0]:
@@ -412,7 +524,14 @@ class FailuresTest(unittest.TestCase):
                 self.assertEqual(answers[0], "interrupted")
 
     def test_ctrl_c_ends_joining(self):
-        self.assertEqual(World(1, joins=False).run(interrupted_alone, free_port()), [("interrupted", "interrupted")])
+        self.assertEqual(World(1, joins=False).run(interrupted_alone, free_port()), [("interrupted",) * 6])
+
+    def test_a_handler_of_the_programs_own_ends_a_wait_when_it_comes_again(self):
+        self.assertEqual(World(2).run(own_handler, False), [(1, False), None])
+        (came, stopped), told = World(2).run(own_handler, True)
+        self.assertTrue(came >= 1 and stopped)
+        self.assertIs(told[0], dist.DistBackendError)
+        self.assertIn('rank 0 was interrupted in an operation of the group "world"', told[1])
 
     def test_ctrl_c_just_before_a_wait_ends_it_and_no_other(self):
         self.assertEqual(World(2).run(interrupted_just_before)[0], ["interrupted"] * 2)

@@ -166,7 +166,8 @@ def too_large(rank, size, folder):
                             pg_options=given)
     try:
         lockstep_torch.empty_resident(64 << 20)
-    except RuntimeError as error:
+    except torch.OutOfMemoryError as error:
+        dist.barrier()  # the group lives on
         return str(error)
     return "there was room"
 
