@@ -504,6 +504,8 @@ class FailuresTest(unittest.TestCase):
                 self.assertIs(kind, dist.DistBackendError)
                 self.assertIn("rank 1", text)
             self.assertIn("Rank 1 failed to pass monitoredBarrier", answer[0][1])  # gloo's words
+            for _, text in answer[1:]:
+                self.assertRegex(text, r"waited \d+\.\d m?s for rank 1; its timeout is over$")
 
     def test_a_member_that_does_not_come_to_a_new_group_is_named(self):
         kind, text, took = World(2).run(a_member_does_not_come)[0]

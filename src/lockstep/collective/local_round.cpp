@@ -139,8 +139,11 @@ Status name_missing(const transport::shm::Board& board, std::uint64_t sequence, 
   Cause cause = status.cause();
   cause.peer.reset();
   cause.missing = missing;
-  return Status::timeout(cat("waited for rank ", base::ranks_text(missing), " until the deadline"),
-                         std::move(cause));
+  // How long is said already: "waited 30.0 s for rank 3".
+  const std::string_view said = status.message();
+  const std::string_view waited =
+      said.starts_with("waited ") ? said.substr(0, said.find(" for rank ")) : "waited";
+  return Status::timeout(cat(waited, " for rank ", base::ranks_text(missing)), std::move(cause));
 }
 
 Status settle(const LocalCall& call, const Status& status) {

@@ -270,7 +270,8 @@ Status Links::wait_for_one(std::span<const Ticket> tickets, const Deadline& dead
     return std::any_of(tickets.begin(), tickets.end(), [this](const Ticket& ticket) { return done(ticket); });
   };
   const Clock& clock = deadline.clock();
-  base::TimePoint idle_since = clock.now();
+  const base::TimePoint begun = clock.now();
+  base::TimePoint idle_since = begun;
   while (!one_is_done()) {
     LOCKSTEP_ASSIGN(const bool moved, move_all());
     if (one_is_done()) break;
@@ -282,7 +283,7 @@ Status Links::wait_for_one(std::span<const Ticket> tickets, const Deadline& dead
     if (now - idle_since < options_.spin) continue;
     if (deadline.expired()) {
       const Rank rank = options_.ranks[static_cast<std::size_t>(tickets.front().peer)];
-      return Status::timeout(cat("waited for rank ", rank, " until the deadline"),
+      return Status::timeout(cat("waited ", now - begun, " for rank ", rank),
                              {.failure = Failure::kMissingRanks, .peer = rank, .missing = {rank}});
     }
     LOCKSTEP_TRY(sleep(deadline));

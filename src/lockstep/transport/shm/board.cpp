@@ -271,7 +271,7 @@ Status Board::wait_for(std::span<Signal* const> signals, std::uint32_t round, co
   for (int i = 0; i < size(); ++i) {
     if (!reached(signals_[static_cast<std::size_t>(i)]->read().value, round)) missing.push_back(rank_of(i));
   }
-  return Status::timeout(cat("waited for rank ", base::ranks_text(missing), " until the deadline"),
+  return Status::timeout(cat("waited ", slept, " for rank ", base::ranks_text(missing)),
                          {.failure = Failure::kMissingRanks, .rank = rank_of(index_), .missing = missing});
 }
 
