@@ -27,9 +27,8 @@ BucketPlan DataParallel::first_plan() const {
   // Until a pass has been seen there is one bucket, as in torch, for nobody knows the order yet; unless
   // unused parameters are looked for, or every bucket's size is given: then the plan is made once and for
   // all.
-  const bool rebuilds = !options_.find_unused_parameters;
   const BucketLimits unlimited = {SIZE_MAX};
-  const bool first_is_one = rebuilds && options_.bucket_cap_mb_list.empty();
+  const bool first_is_one = !used_->searches() && options_.bucket_cap_mb_list.empty();
   return plan_before_first_pass(gradients_.planned(), first_is_one ? unlimited : limits_);
 }
 
@@ -73,8 +72,7 @@ void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
   running_.forget_forwards();
   group_ = group;
   used_ = used_parameters_for(options_, gradients_);
-  agreed_order_.reset();
-  rebuilt_ = false;
+  rebuilding_ = {};
   if (attached_) gradients_.lay_out(first_plan());
   if (group.size() > 1 && !attached_) attach();
 }
@@ -91,7 +89,7 @@ void DataParallel::begin_forward() {
   if (kind_ != ForwardKind::kSynchronised) return;
   check_last_pass();
   check_unchanged();
-  if (agreed_order_) rebuild();
+  if (rebuilding_.order) rebuild();
   buffers_.around_forward(BufferHookLocation::kPreForward, group_);
   statistics_.begin_iteration();
   if (statistics_.samples_this_one()) {
@@ -117,7 +115,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::t
                         .skip_unused = options_.skip_all_reduce_unused_params};
   if (kind_ == ForwardKind::kAccumulating)
     return running_.begin(parts, {}, outputs, RunningPass::Mode::kAccumulating);
-  if (unknown != nullptr && used_->looks_at_outputs()) {
+  if (unknown != nullptr && used_->searches()) {
     refuse(cat("find_unused_parameters looks for what the outputs of forward depend on, but forward gives ",
                *unknown == typeid(void) ? "nothing. Return every tensor that the loss is made of."
                                         : cat("a ", c10::demangle(unknown->name()),
@@ -166,9 +164,9 @@ void DataParallel::check_unchanged() const {
 
 void DataParallel::rebuild() {
   running_.give_up();
-  const std::vector<std::size_t> order = std::exchange(agreed_order_, std::nullopt)->get();
+  const std::vector<std::size_t> order = rebuilding_.order->get();
   gradients_.lay_out(plan_in_order(gradients_.planned(), order, limits_));
-  rebuilt_ = true;
+  rebuilding_ = {.order = {}, .done = true};
 }
 
 }  // namespace lockstep::ddp

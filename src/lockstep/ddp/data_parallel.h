@@ -82,7 +82,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   LoggingData logging_data() const;
 
   const Gradients& gradients() const { return gradients_; }
-  bool has_rebuilt_buckets() const { return rebuilt_; }
+  bool has_rebuilt_buckets() const { return rebuilding_.done; }
   const CommHook& hook() const { return *hook_; }
   const tensor::ProcessGroup& group() const { return group_; }
 
@@ -121,11 +121,14 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   bool attached_ = false;
   int holds_ = 0;
   ForwardKind kind_ = ForwardKind::kAlone;  // of the forward that runs, or was last
-  // In which rank 0 saw gradients become final in the first pass, until the buckets are made by it. It is
-  // told at the end of that pass, where all ranks are, and waited for in the next forward, where one may be
-  // alone.
-  std::optional<OrderOfFirst> agreed_order_;
-  bool rebuilt_ = false;
+  struct Rebuilding {
+    // In which rank 0 saw gradients become final in the first pass, until the buckets are made by it. It is
+    // told at the end of that pass, where all ranks are, and waited for in the next forward, where one may be
+    // alone.
+    std::optional<OrderOfFirst> order = {};
+    bool done = false;
+  };
+  Rebuilding rebuilding_;
   PassObserver observer_;       // the user's
   PassObserver pass_observer_;  // that of the pass that runs: nothing where nobody listens
   Statistics statistics_;

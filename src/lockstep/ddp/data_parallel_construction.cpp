@@ -100,8 +100,8 @@ DataParallel::DataParallel(std::unique_ptr<ModuleView> module, const DataParalle
       hook_(all_reduce_hook()),
       buffers_(*module_, options_),
       running_([this](const std::vector<std::size_t>& order) {
-        if (options_.find_unused_parameters || rebuilt_ || agreed_order_) return;
-        agreed_order_.emplace(order, group_);
+        if (used_->searches() || rebuilding_.done || rebuilding_.order) return;
+        rebuilding_.order.emplace(order, group_);
       }) {}
 
 void DataParallel::start(const ModelParts& parts) {

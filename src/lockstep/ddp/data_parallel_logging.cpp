@@ -113,8 +113,8 @@ LoggingData DataParallel::logging_data() const {
                 {"comm_hook", hook_->name()},
                 {"prev_iteration_grad_ready_order_indices", list_text(sample.ready_order)},
                 {"device_ids", ""},
-                {"rebuilt_bucket_sizes", rebuilt_ ? sizes(gradients_.plan()) : ""},
-                {"rebuilt_per_bucket_param_indices", rebuilt_ ? base::join(buckets) : ""}};
+                {"rebuilt_bucket_sizes", rebuilding_.done ? sizes(gradients_.plan()) : ""},
+                {"rebuilt_per_bucket_param_indices", rebuilding_.done ? base::join(buckets) : ""}};
   data.texts.merge(environment_texts());
   const auto flag = [](bool set) { return static_cast<std::int64_t>(set); };
   const auto count = [](std::size_t number) { return static_cast<std::int64_t>(number); };
@@ -122,7 +122,6 @@ LoggingData DataParallel::logging_data() const {
   const Statistics::Times& average = sample.average;
   const auto nanoseconds = [](Duration time) { return std::chrono::nanoseconds(time).count(); };
   const auto moment = [&](base::TimePoint at) { return nanoseconds(at.time_since_epoch()); };
-  const auto* const search = dynamic_cast<const SearchGraph*>(used_.get());
   data.numbers = {{"rank", group_.rank()},
                   {"world_size", group_.size()},
                   {"iteration", statistics_.iterations()},
@@ -131,10 +130,10 @@ LoggingData DataParallel::logging_data() const {
                   {"unused_parameter_size", count(unused)},
                   {"bucket_cap_bytes", count(*std::max_element(limits_.begin(), limits_.end()))},
                   {"num_buckets_reduced", count(sample.buckets_reduced)},
-                  {"has_rebuilt_buckets", flag(rebuilt_)},
+                  {"has_rebuilt_buckets", flag(rebuilding_.done)},
                   {"find_unused_parameters", flag(options_.find_unused_parameters)},
                   {"static_graph", flag(options_.static_graph)},
-                  {"can_set_static_graph", flag(search == nullptr || search->has_been_static())},
+                  {"can_set_static_graph", flag(used_->has_been_static())},
                   {"gradient_as_bucket_view", flag(options_.gradient_as_bucket_view)},
                   {"broadcast_buffers", flag(buffers_.on())},
                   {"has_sync_bn", flag(module_->has_sync_batch_norm())},

@@ -42,8 +42,11 @@ class UsedParameters {
 
   // For the pass that begins with the graph of these outputs. InvalidArgument is not thrown.
   virtual Expectation expect(std::span<const at::Tensor> outputs) = 0;
-  // Whether expect() looks at the outputs: then all that forward returns must be known.
-  virtual bool looks_at_outputs() const { return false; }
+  // Whether each pass is another search, in the graph of its outputs: then all that forward returns must be
+  // known, and gradients have no order that holds for the next pass.
+  virtual bool searches() const = 0;
+  // Whether all passes so far have used the same parameters: static_graph would do.
+  virtual bool has_been_static() const = 0;
   // A gradient was accumulated, in a pass that is synchronised or not.
   virtual void accumulated(std::size_t parameter) = 0;
   // By this rank, in any pass since the last synchronised one.
@@ -61,6 +64,8 @@ class AllUsed final : public UsedParameters {
  public:
   explicit AllUsed(std::size_t parameters) : parameters_(parameters) {}
   Expectation expect(std::span<const at::Tensor>) override { return {std::vector<int>(parameters_, 1)}; }
+  bool searches() const override { return false; }
+  bool has_been_static() const override { return true; }
   void accumulated(std::size_t) override {}
   bool used_here(std::size_t) const override { return true; }
   at::Tensor local_map() const override { return {}; }
@@ -90,15 +95,13 @@ class SearchGraph final : public UsedParameters {
  public:
   explicit SearchGraph(std::span<const torch::autograd::Node* const> accumulators);
   Expectation expect(std::span<const at::Tensor> outputs) override;
-  bool looks_at_outputs() const override { return true; }
+  bool searches() const override { return true; }
+  bool has_been_static() const override { return static_; }
   void accumulated(std::size_t parameter) override { local_.set(parameter); }
   bool used_here(std::size_t parameter) const override { return local_.has(parameter); }
   at::Tensor local_map() const override { return local_.bytes(); }
   void end_pass(const at::Tensor& map) override;
   bool used_anywhere(std::size_t parameter) const override { return anywhere_[parameter]; }
-
-  // Whether all passes so far have used the same parameters: static_graph would do.
-  bool has_been_static() const { return static_; }
 
  private:
   std::unordered_map<const torch::autograd::Node*, std::size_t> parameters_;
@@ -112,6 +115,8 @@ class RecordFirstIteration final : public UsedParameters {
  public:
   explicit RecordFirstIteration(std::size_t parameters);
   Expectation expect(std::span<const at::Tensor> outputs) override;
+  bool searches() const override { return false; }
+  bool has_been_static() const override { return true; }
   void accumulated(std::size_t parameter) override;
   bool used_here(std::size_t parameter) const override { return local_.has(parameter); }
   at::Tensor local_map() const override;
