@@ -47,7 +47,8 @@ class StoreBackend final : public Backend {
   Status run(const Call& call, const OpOptions& options) override {
     LOCKSTEP_TRY(who_.admit(call));
     const Deadline deadline = who_.deadline_of(options);
-    return queue_.run([&](std::uint64_t number) { return perform(call, number, deadline); });
+    return queue_.run({.deadline = deadline, .name = collective::name_of(call.kind)},
+                      [&](std::uint64_t number) { return perform(call, number, deadline); });
   }
   WorkPtr start(const Call& call, const OpOptions& options) override {
     if (Status admitted = who_.admit(call); !admitted.ok()) return queue_.ended(admitted);
