@@ -182,7 +182,7 @@ def be_patient(plan):
     plan.siege = min(plan.siege, strangers.Attack.SHORT_SECONDS)
     plan.stall_ms, plan.timeout_ms = max(plan.stall_ms, 6000), max(plan.timeout_ms, 4000)
     if plan.fault == "slow":  # slower than the others may be by chance
-        plan.options = ("--slow-ms", "100")
+        plan.options, plan.steps = ("--slow-ms", "100"), 2 * plan.steps
     if "LOCKSTEP_TIMEOUT" in plan.variables:
         plan.variables["LOCKSTEP_TIMEOUT"] = "10"
 
