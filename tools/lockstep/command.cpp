@@ -76,6 +76,12 @@ std::string not_convertible(const CLI::App& command, const CLI::ParseError& erro
   return cat(name, " is ", given, ", which is not what it takes");
 }
 
+// Whether one is the other mistyped: its letters in another order, or one too many or too few.
+bool is_mistyped(const std::string& word, const std::string& name) {
+  if (name.empty()) return false;
+  return word.size() != name.size() || std::is_permutation(word.begin(), word.end(), name.begin());
+}
+
 // Of the few there are, as words: "bash and zsh".
 std::string few_names(const std::vector<std::string>& names) {
   std::string out;
@@ -98,7 +104,8 @@ std::string unexpected_argument(const CLI::App& command, const std::string& argu
   } else {
     text = cat("there is no command ", base::quoted(argument));
     constexpr std::size_t kFew = 3;
-    if (subcommands.size() <= kFew) return cat(text, "; there are ", few_names(subcommands));
+    if (subcommands.size() <= kFew && !is_mistyped(word, nearest))
+      return cat(text, "; there ", subcommands.size() == 1 ? "is only " : "are ", few_names(subcommands));
   }
   return nearest.empty() ? text : cat(text, "; did you mean '", nearest, "'?");
 }

@@ -94,7 +94,9 @@ TEST_F(CommandLine, SuggestsTheNearestCommandAndOption) {
   EXPECT_THAT(err_.str(),
               StartsWith("lockstep bench store: there is no option \"--client\"; did you mean '--clients'?"));
   EXPECT_EQ(run({"frobnicate"}), kExitUsage);
-  EXPECT_EQ(err_.str(), "lockstep: there is no command \"frobnicate\".\nTry 'lockstep --help'.\n");
+  EXPECT_EQ(
+      err_.str(),
+      "lockstep: there is no command \"frobnicate\"; there are run and bench.\nTry 'lockstep --help'.\n");
 }
 
 TEST_F(CommandLine, AMissingOrBadValueIsOneSentence) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kTurnSize = 128U << 10;
 // Answers that the peer has not read. It cannot have asked for more.
 constexpr std::size_t kAnswerLimit = 4 * kAskLimit;
-constexpr Logger kLog("messages");
+constexpr Logger kLog("transport");
 constexpr Duration kLogPeriod = std::chrono::minutes(1);
 
 Status off_grammar(std::string_view what, const Frame& frame) {
