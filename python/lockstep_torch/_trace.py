@@ -2,10 +2,12 @@
 
 import pickle
 
+import torch
+
 VERSION = "2.10"  # of the format
 # torch's analyzer knows operations by names of its own, behind the name of a backend that it knows.
 NAMES = {"sparse_all_reduce": "all_reduce", "recvAnySource": "recv"}
-BACKEND = "gloo"
+BACKEND = "gloo" if torch.torch_version.TorchVersion(torch.__version__) >= (2, 13) else "nccl"  # 2.11 knows no gloo
 
 
 def _as_one(sizes, parts, wholes):
