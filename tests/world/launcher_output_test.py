@@ -104,7 +104,9 @@ while at < len(text):
         job.process.stderr.close()
 
     def test_a_reader_that_does_not_read_holds_up_neither_signals_nor_the_watch(self):
-        job = self.start("--nproc", 2, "sh", "-c", "[ $RANK = 0 ] && exec yes; echo waiting >&2; exec sleep 1000")
+        # Rank 0 begins when rank 1 has spoken: what comes behind a full output waits with it.
+        job = self.start("--nproc", 2, "sh", "-c", "if [ $RANK = 0 ]; then until [ -e spoken ]; do sleep 0.02; done; exec yes; fi; "
+                                                   "echo waiting >&2; touch spoken; exec sleep 1000")
         job.read_until("waiting", "err")
         io = lambda: dict(line.split(": ") for line in pathlib.Path(f"/proc/{job.pid}/io").read_text().splitlines())
         seen = [-1]
