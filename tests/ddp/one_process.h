@@ -18,8 +18,8 @@ class OneProcess {
   // keeps what it has. `accumulated`: the batches of so many steps are added up on each rank before.
   void backward(int step, int accumulated = 1);
   Net& net() { return *net_; }
-  // The buffers of net() become those that a rank has after its forward of the last step: what its batches have
-  // made of rank 0's. Until the next backward().
+  // The buffers of net() become those that a rank has after its forward of the last step: what its batches
+  // have made of rank 0's. Until the next backward().
   void show_buffers_of(int rank);
 
  private:

@@ -29,8 +29,8 @@ class GradientSlot {
   virtual at::Tensor gradient() const = 0;
   virtual void set_gradient(const at::Tensor& gradient) = 0;
   // Whether set_gradient() may be given memory that the caller goes on to use, and later backward passes
-  // accumulate there. Else it is given a copy. May change between two passes: while somebody else hears of the
-  // parameter's gradients too, nobody may.
+  // accumulate there. Else it is given a copy. May change between two passes: while somebody else hears of
+  // the parameter's gradients too, nobody may.
   virtual bool may_alias() const = 0;
   // The node of the graph that accumulates the gradient: who reaches it, uses the parameter.
   virtual const torch::autograd::Node* accumulator() const = 0;
