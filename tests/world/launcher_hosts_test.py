@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -133,15 +134,18 @@ class Refusals(HostsTest):
         """It has the port, and says why it refuses: another port would not help."""
         other = str(self.folder / "other.secret")
         subprocess.run([COMMAND, "secret", other], check=True, capture_output=True, timeout=PATIENCE)
-        first = self.agent(0, *WAIT, node_rank=None)
-        listening = pathlib.Path("/proc", str(first.pid), "net", "tcp")
-        until(lambda: f":{29400:04X} " in listening.read_text(), "the first agent serves")
-        status, _, err = self.agent(0, "true", node_rank=None, secret=other).finish()
-        self.assertEqual(status, 2, err)
-        self.assertIn("refuses this one", err)
-        self.assertNotIn("taken", err)
-        first.send(signal.SIGTERM)
-        first.finish()
+        copy = self.folder / pathlib.Path(COMMAND).name  # the same program, at another place
+        shutil.copy(COMMAND, copy)
+        for place in (COMMAND, copy):
+            first = self.agent(0, *WAIT, node_rank=None, before=["sh", "-c", f'shift; exec {place} "$@"', "sh"])
+            listening = pathlib.Path("/proc", str(first.pid), "net", "tcp")
+            until(lambda: re.search(f":{29400:04X} 0+:0000 0A", listening.read_text()), "the first agent serves")
+            status, _, err = self.agent(0, "true", node_rank=None, secret=other).finish()
+            self.assertEqual(status, 2, err)
+            self.assertIn("refuses this agent", err)
+            self.assertNotIn("taken", err)
+            first.send(signal.SIGTERM)
+            first.finish()
 
     def test_a_node_rank_that_two_claim(self):
         first, second = self.agent(0, *WAIT, nnodes=3), self.agent(1, *WAIT, nnodes=3)
@@ -209,6 +213,26 @@ class Refusals(HostsTest):
         self.assertIn(f"port 29400 on {ADDRESSES[0]} is taken by pid {stranger.pid}", err)
         self.assertIn("give --rdzv-endpoint another port", err)
         self.assertNotIn("or 0", err)
+
+    def test_a_stranger_that_answers(self):
+        """F16, by arrival: what it says is no refusal by an agent."""
+        program = ("import socket\ns = socket.create_server(('%s', 29400))\nprint('bound', flush=True)\n"
+                   "while True:\n  guest, _ = s.accept()\n  guest.recv(4096)\n"
+                   "  guest.sendall(b'HTTP/1.1 400 Bad Request'.ljust(200))\n  guest.close()" % ADDRESSES[0])
+        stranger = subprocess.Popen([*self.hosts.enter(0), "python3", "-c", program], stdout=subprocess.PIPE)
+        stranger.stdout.readline()
+        try:
+            status, _, err = self.agent(0, "true", node_rank=None).finish()
+            self.assertEqual(status, 2)
+            self.assertRegex(err, f"port 29400 on [0-9.]+ is taken by pid {stranger.pid} .*another port, the same on all "
+                                  r"hosts\. It does not answer as an agent: .*does not speak Lockstep's protocol")
+            self.assertNotIn("refuses", err)
+            status, _, err = self.agent(1, "true").finish()
+            self.assertEqual(status, 2)
+            self.assertRegex(err, f"what answers at --rdzv-endpoint {re.escape(ENDPOINT)} refuses this agent .*does not speak")
+        finally:
+            stranger.kill()
+            stranger.communicate(timeout=PATIENCE)
 
     def test_a_stranger_that_stays_silent_is_not_asked_for_long(self):
         """F16, by arrival: it might be another agent of this host. A busy machine has several tries."""

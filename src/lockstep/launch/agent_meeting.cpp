@@ -53,8 +53,17 @@ Result<Meeting> serve(const MeetingOptions& options, const SocketAddress& addres
   return meeting;
 }
 
+// Trying again would not help.
 bool is_final(const Status& status) {
   return status.failure() == Failure::kRejected || status.failure() == Failure::kVersionMismatch;
+}
+
+Status refusal(const MeetingOptions& options, const Status& status) {
+  const std::string who = cat("what answers at --rdzv-endpoint ", options.endpoint.text());
+  if (status.failure() == Failure::kVersionMismatch)
+    return status.with_prefix(cat(who, " is of another build of Lockstep: "));
+  return status.with_prefix(
+      cat(who, " refuses this agent (is it node 0's, with the same --rdzv-id and the same secret?): "));
 }
 
 // Between two tries: what failed may have failed at once.
@@ -79,9 +88,7 @@ Result<Meeting> connect(const MeetingOptions& options, const Deadline& deadline,
     }
     const Status error = store.status();
     if (!is_cut_short || reason.ok()) reason = error;  // what had no time says little
-    if (is_final(error))
-      return error.with_prefix(
-          "the agent of node 0 refuses this one (are --rdzv-id and the secret the same on both?): ");
+    if (is_final(error)) return error;
     if (deadline.expired()) {
       return reason.with_prefix(
           cat("the agent of node 0 was not reached in ", deadline.clock().now() - start, ": "));
@@ -144,7 +151,7 @@ Result<Meeting> serve_or_connect(const MeetingOptions& options, const SocketAddr
   const bool stranger = owner && store::is_another_program(*owner);
   auto met = connect(options, deadline.at_most(stranger ? store::kStrangerAnswers : kAgentAnswers), give_up);
   // An agent that refuses this one is no stranger: another port would not help.
-  if (met.ok() || met.status().code() == Code::kAborted || is_final(met.status())) return met;
+  if (met.ok() || met.status().code() == Code::kAborted || (is_final(met.status()) && !stranger)) return met;
   const Status& taken = served.status();
   return Status(taken.code(),
                 cat(taken.message(), ". It does not answer as an agent: ", met.status().message()),
@@ -198,9 +205,11 @@ Result<std::optional<SocketAddress>> own_address(const base::Endpoint& endpoint,
 }
 
 Result<Meeting> meet(const MeetingOptions& options, const Deadline& deadline, const GiveUp& give_up) {
-  LOCKSTEP_ASSIGN(Meeting meeting, find_each_other(options, deadline, give_up));
-  LOCKSTEP_TRY(check_card(options, meeting.card));
-  LOCKSTEP_TRY(claim_node(options, deadline, meeting));
+  auto meeting = find_each_other(options, deadline, give_up);
+  if (!meeting.ok())
+    return is_final(meeting.status()) ? refusal(options, meeting.status()) : meeting.status();
+  LOCKSTEP_TRY(check_card(options, meeting->card));
+  LOCKSTEP_TRY(claim_node(options, deadline, *meeting));
   return meeting;
 }
 

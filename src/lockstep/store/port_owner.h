@@ -13,7 +13,8 @@ namespace lockstep::store {
 // How long a stranger is asked: an error that a port is taken is to come within a second.
 constexpr Duration kStrangerAnswers = std::chrono::milliseconds(800);
 
-// Whether process `pid` certainly executes another file than this one does. False if that cannot be seen.
+// Whether process `pid` certainly executes another program than this one does: a file of another name. Two
+// builds of one program are none. False if that cannot be seen.
 bool is_another_program(pid_t pid);
 
 }  // namespace lockstep::store
