@@ -336,10 +336,14 @@ class Failures(HostsTest):
         self.assertEqual([status for status, _, _ in results], [143, 143])
         self.assertIn(f"stopped by SIGTERM on host {NAMES[1]}", results[0][2])
 
+    def waiting_agents(self, wait="exec sleep 1000", endpoint=ENDPOINT):
+        """An agent on each host, and the pids of their ranks, which are up."""
+        jobs = [self.agent(host, "sh", "-c", f"echo pid $$ ready; {wait}", endpoint=endpoint) for host in (0, 1)]
+        return jobs, [int(job.read_until(r"pid (\d+) ready").group(1)) for job in jobs]
+
     def assert_agents_end(self, harm, ends):
         """After `harm`, the agents `ends` and all ranks are gone within the bound of F43, and say why."""
-        jobs = [self.agent(host, "sh", "-c", "echo pid $$ ready; exec sleep 1000") for host in (0, 1)]
-        pids = [int(job.read_until(r"pid (\d+) ready").group(1)) for job in jobs]
+        jobs, pids = self.waiting_agents()
         start = time.monotonic()
         harm(jobs)
         results = [jobs[host].finish() for host in ends]
@@ -357,6 +361,27 @@ class Failures(HostsTest):
     def test_a_killed_server_stops_the_others(self):
         jobs = self.assert_agents_end(lambda jobs: jobs[0].send(signal.SIGKILL), [1])
         self.assertEqual(jobs[0].finish()[0], -signal.SIGKILL)
+
+    def test_a_stopped_agent_stops_the_others_and_agents_that_were_stopped_together_go_on(self):
+        """The second pair's machine was suspended, for as long as the first pair's agents bear silence (F34)."""
+        asleep, _ = self.waiting_agents("until [ -e awake ]; do sleep 0.05; done", f"{ADDRESSES[0]}:29401")
+        (first, second), pids = self.waiting_agents()
+        for job in (*asleep, second):
+            job.send(signal.SIGSTOP)
+        start = time.monotonic()
+        status, _, err = first.finish()
+        until(lambda: not is_alive(pids[0]), "the rank of the other host ends")
+        self.assertLess(time.monotonic() - start, within(5.5))
+        self.assertEqual(status, 1, err)
+        self.assertIn("is gone", err)
+        for job in (*asleep, second):
+            job.send(signal.SIGCONT)
+        self.assertEqual(second.finish()[0], 1)
+        self.assertFalse(is_alive(pids[1]))
+        (self.folder / "awake").touch()
+        for job in asleep:
+            status, _, err = job.finish()
+            self.assertEqual(status, 0, err)
 
     def test_a_wire_that_is_cut_stops_both(self):
         with TwoHosts("x") as hosts:  # the others' wire stays whole
