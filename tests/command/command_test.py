@@ -63,27 +63,58 @@ class Help(unittest.TestCase):
                 self.assertIn(option, result.stdout)
 
     def test_a_mistake_is_one_sentence_a_hint_and_status_2(self):
-        for arguments, sentence, hint in [
-            (["docter"], "lockstep: there is no command \"docter\"; did you mean 'doctor'?", "lockstep --help"),
-            (["doctor", "--jsno"], "lockstep doctor: there is no option \"--jsno\"; did you mean '--json'?",
-             "lockstep doctor --help"),
-            (["doctor", "--timeout", "soon"],
-             "lockstep doctor: --timeout \"soon\" is not a time above zero, such as 10s.", "lockstep doctor --help"),
-            (["doctor", "--timeout", "0"],
-             "lockstep doctor: --timeout \"0\" is not a time above zero, such as 10s.", "lockstep doctor --help"),
-            (["store", "--port", "70000"],
-             "lockstep store: --port is \"70000\" but must be a whole number from 0 to 65535.",
-             "lockstep store --help"),
-            (["doctor", "--json=foo"], "lockstep doctor: --json takes no value, and was given \"foo\".",
-             "lockstep doctor --help"),
-            (["completion", "fish"], "lockstep completion: there is no command \"fish\"; there are bash and zsh.",
-             "lockstep completion --help"),
-            (["secret"], "lockstep secret: FILE is required.", "lockstep secret --help"),
-            (["secret", "a", "b"], "lockstep secret: the argument \"b\" was not expected.", "lockstep secret --help"),
+        for command, arguments, sentence in [
+            ("", ["docter"], "there is no command \"docter\"; did you mean 'doctor'?"),
+            ("", [""], 'there is no command "".'),
+            ("doctor", ["--jsno"], "there is no option \"--jsno\"; did you mean '--json'?"),
+            ("doctor", ["--timeout", "soon"], '--timeout "soon" is not a time above zero, such as 10s.'),
+            ("doctor", ["--timeout", "0"], '--timeout "0" is not a time above zero, such as 10s.'),
+            ("doctor", ["--json=foo"], '--json takes no value, and was given "foo".'),
+            ("doctor", ["--json", "--timeout"], "--timeout needs a value: DURATION."),
+            ("doctor", ["--timeout="], "--timeout needs a value: DURATION."),
+            ("doctor", ["--timeout", "1s", "--timeout", "2s"], "--timeout is given 2 times."),
+            ("doctor", ["--master", ""], "--master is empty: give it a value, or leave the option out."),
+            ("doctor", ["node0"], 'the argument "node0" was not expected.'),
+            ("store", ["--port", "70000"], '--port is "70000" but must be a whole number from 0 to 65535.'),
+            ("store", ["--port", "http"], '--port is "http" but must be a whole number from 0 to 65535.'),
+            ("store", ["--port"], "--port needs a value: PORT."),
+            ("store", ["--insecure", "--secret-file", ""],
+             "--secret-file is empty: give it a value, or leave the option out."),
+            ("completion", ["fish"], 'there is no command "fish"; there are bash and zsh.'),
+            ("secret", [], "FILE is required."),
+            ("secret", ["a", "b"], 'the argument "b" was not expected.'),
+            ("secret", [""], "FILE is empty: give it a value."),
+            ("run", ["--nproc"], "--nproc needs a value: N."),
+            ("run", ["--nproc=", "true"], "--nproc needs a value: N."),
+            ("run", ["-r"], "--redirects needs a value: STREAMS."),
+            ("run", ["--env"], "--env needs a value: NAME=VALUE."),
+            ("run", ["--tee", "", "true"], "--tee is empty: give it a value, or leave the option out."),
+            ("run", ["-m=3", "true"], '"=3" behind a short option is not understood: leave it out.'),
+            ("run", ["--nprco", "2", "true"], "there is no option \"--nprco\"; did you mean '--nproc'?"),
+            ("bench store", ["--clients"], "--clients needs a value: LIST."),
+            ("bench store", ["--clients", "1,x"],
+             '--clients "1,x" is not a list of whole numbers from 1 to 4096, such as 1,16.'),
+            ("bench launch", ["--nproc"], "--nproc needs a value: N,..."),
+            ("bench launch", ["--nproc", "x"],
+             '--nproc "x" is not a list of whole numbers from 1 to 4096, such as 1,16.'),
+            ("bench launch", ["--nproc", "1,"],
+             '--nproc "1," is not a list of whole numbers from 1 to 4096, such as 1,16.'),
+            ("bench launch", ["--nproc", "1", "2"], 'the argument "2" was not expected.'),
+            ("bench launch", ["--json", ""], "--json is empty: give it a value, or leave the option out."),
         ]:
-            result = run(*arguments)
-            self.assertEqual(result.stderr.splitlines(), [sentence, f"Try '{hint}'."])
-            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            with self.subTest(command=command, arguments=arguments):
+                result = run(*command.split(), *arguments)
+                name = f"lockstep {command}".strip()
+                self.assertEqual(result.stderr.splitlines(), [f"{name}: {sentence}", f"Try '{name} --help'."])
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+
+    def test_every_option_says_what_value_it_lacks(self):
+        for command in commands():
+            shown = re.findall(r"^  (?:-\w,)?(--[\w,-]+) (\S+)", run(*command, "--help").stdout, re.MULTILINE)
+            for names, value in shown:
+                result = run(*command, names.split(",")[-1])
+                self.assertRegex(result.stderr, f": --[a-z-]+ needs a value: {re.escape(value)}\\.?\n", command)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
 
 
 class Completion(unittest.TestCase):

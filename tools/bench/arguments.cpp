@@ -20,6 +20,20 @@ Result<std::vector<std::string>> parse_choices(const std::string& option, const 
   return out;
 }
 
+Result<std::vector<int>> parse_counts(const std::string& option, const std::string& text) {
+  constexpr int kMost = 4096;
+  std::vector<int> counts;
+  for (const std::string& part : base::split(text, ',')) {
+    const auto count = base::parse_integer<int>(part);
+    if (!count || *count < 1 || *count > kMost) {
+      return Status::invalid(cat(option, " ", base::quoted(text),
+                                 " is not a list of whole numbers from 1 to ", kMost, ", such as 1,16"));
+    }
+    counts.push_back(*count);
+  }
+  return counts;
+}
+
 Result<base::Binding> parse_binding(const std::string& text) {
   if (text == "cores") return base::Binding::kCores;
   if (text == "none") return base::Binding::kNone;

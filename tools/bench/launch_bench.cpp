@@ -9,6 +9,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/launch/program.h"
 #include "lockstep/launch/run_program.h"
+#include "tools/bench/arguments.h"
 #include "tools/bench/machine.h"
 #include "tools/bench/output.h"
 #include "tools/bench/spread.h"
@@ -20,7 +21,7 @@ using nlohmann::json;
 using tools::CommandContext;
 
 struct LaunchBenchOptions {
-  std::vector<int> nproc = {2};
+  std::string nproc = "2";
   int rounds = 20;
   std::string against = {};
   std::string torchrun = "torchrun";
@@ -137,12 +138,13 @@ Result<int> run_launch_bench(const LaunchBenchOptions& options, const CommandCon
   if (!options.against.empty() && options.against != "torchrun") {
     return Status::invalid(cat("--against ", base::quoted(options.against), " is not known: give torchrun"));
   }
+  LOCKSTEP_ASSIGN(const std::vector<int> numbers, parse_counts("--nproc", options.nproc));
   LOCKSTEP_TRY(check_writable(options.json_path));
   if (!options.against.empty()) LOCKSTEP_TRY(check_torchrun(options, context));
   json report = {{"machine", machine_json()},
                  {"versions", describe_versions(options, context)},
                  {"rows", json::array()}};
-  for (const int nproc : options.nproc) {
+  for (const int nproc : numbers) {
     LOCKSTEP_ASSIGN(const std::vector<Round> rounds, measure(options, nproc, context));
     report["rows"].push_back(row_of(rounds, nproc, !options.against.empty()));
     print_row(report["rows"].back());
@@ -159,10 +161,7 @@ void add_launch_bench(CLI::App& bench, CommandContext& context) {
       "Runs `true` alone, under `lockstep run` and under torchrun, in turns; prints medians and quartiles.\n"
       "A ratio is that of two runs of one round, above 1 where ours is faster.");
   auto options = std::make_shared<LaunchBenchOptions>();
-  command->add_option("--nproc", options->nproc, "Numbers of ranks (2)")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N,...");
+  command->add_option("--nproc", options->nproc, "Numbers of ranks (2)")->type_name("N,...");
   tools::add_integer<int>(*command, "--rounds", options->rounds, "Rounds to measure (20)", {1, 100000});
   command->add_option("--against", options->against, "Measure a peer beside it: torchrun")->type_name("NAME");
   command->add_option("--torchrun", options->torchrun, "The torchrun to measure (from PATH)")

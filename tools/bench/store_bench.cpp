@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "lockstep/base/text.h"
+#include "tools/bench/arguments.h"
 #include "tools/bench/machine.h"
 #include "tools/bench/output.h"
 #include "tools/bench/peer_process.h"
@@ -164,19 +165,6 @@ void print_table(const std::vector<Row>& rows, std::ostream& out) {
   }
 }
 
-Result<std::vector<int>> parse_clients(const std::string& text) {
-  std::vector<int> clients;
-  for (const std::string& part : base::split(text, ',')) {
-    const auto count = base::parse_integer<int>(part);
-    if (!count || *count < 1 || *count > 4096) {
-      return Status::invalid(
-          cat("--clients ", base::quoted(text), " is not a list such as 1,16,256 (at most 4096)"));
-    }
-    clients.push_back(*count);
-  }
-  return clients;
-}
-
 }  // namespace
 
 Result<int> bench_store(const StoreBenchOptions& options, const tools::CommandContext& context,
@@ -230,7 +218,7 @@ void add_store_bench(CLI::App& bench, tools::CommandContext& context) {
   command->add_option("--json", arguments->options.json, "Write the report there as well")->type_name("FILE");
   tools::on_run(*command, context, [arguments, &context]() -> Result<int> {
     StoreBenchOptions options = arguments->options;
-    LOCKSTEP_ASSIGN(options.clients, parse_clients(arguments->clients));
+    LOCKSTEP_ASSIGN(options.clients, parse_counts("--clients", arguments->clients));
     if (!arguments->against.empty() && arguments->against != "torch") {
       return Status::invalid(
           cat("--against ", base::quoted(arguments->against), " is unknown; torch is known"));

@@ -62,10 +62,26 @@ std::string given_too_often(const CLI::App& command) {
   return {};
 }
 
-// A name of ours for what CLI11 says as "Could not convert: NAME = VALUE".
-std::string not_convertible(const CLI::App& command, const CLI::ParseError& error) {
+// The option that was given without its value; nullptr if there is none. CLI11's own sentence begins with its
+// name.
+const CLI::Option* given_without_value(const CLI::App& command, const std::string& theirs) {
+  for (const CLI::Option* option : command.get_options()) {
+    const bool takes_one = option->get_items_expected_max() > 0;
+    if (takes_one && theirs.starts_with(cat(option->get_name(), ": "))) return option;
+  }
+  return nullptr;
+}
+
+// A sentence of ours for what CLI11 says of a flag with a value, "Could not convert: NAME = VALUE", and of an
+// option without one, "NAME: 1 required TYPE missing". All other mistakes are found here, or by
+// add_integer().
+std::string wrong_value(const CLI::App& command, const CLI::ParseError& error) {
   constexpr std::string_view kTheirs = "Could not convert: ";
   const std::string text = error.what();
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
+    if (const CLI::Option* option = given_without_value(command, text); option != nullptr)
+      return cat(option->get_name(), " needs a value: ", option->get_type_name());
+  }
   const std::size_t equals = text.find(" = ");
   if (!text.starts_with(kTheirs) || equals == std::string::npos) return text;
   const std::string name = text.substr(kTheirs.size(), equals - kTheirs.size());
@@ -74,6 +90,19 @@ std::string not_convertible(const CLI::App& command, const CLI::ParseError& erro
   if (option != nullptr && option->get_items_expected_max() == 0)
     return cat(name, " takes no value, and was given ", given);
   return cat(name, " is ", given, ", which is not what it takes");
+}
+
+// The option that was given with nothing for a value, in words; empty if there is none.
+std::string given_empty(const CLI::App& command, const CommandContext& context) {
+  for (const CLI::Option* option : command.get_options()) {
+    const auto& values = option->results();
+    const bool may_be = std::ranges::count(context.may_be_empty, option) > 0;
+    if (may_be || option->get_items_expected_max() == 0 || std::ranges::count(values, std::string()) == 0)
+      continue;
+    return cat(option->get_name(), " is empty: give it a value",
+               option->get_required() ? "" : ", or leave the option out");
+  }
+  return {};
 }
 
 // Whether one is the other mistyped: its letters in another order, or one too many or too few.
@@ -92,21 +121,14 @@ std::string few_names(const std::vector<std::string>& names) {
 
 // What to say of the first argument that nobody took.
 std::string unexpected_argument(const CLI::App& command, const std::string& argument) {
-  const bool is_option = argument.starts_with("-");
+  if (argument.starts_with("-")) return unknown_option(command, argument);
   const std::vector<std::string> subcommands = subcommand_names(command);
-  const std::string word = argument.substr(0, argument.find('='));
-  const std::string nearest = nearest_name(word, is_option ? option_names(command) : subcommands);
-  std::string text;
-  if (is_option) {
-    text = cat("there is no option ", base::quoted(word));
-  } else if (subcommands.empty()) {
-    text = cat("the argument ", base::quoted(argument), " was not expected");
-  } else {
-    text = cat("there is no command ", base::quoted(argument));
-    constexpr std::size_t kFew = 3;
-    if (subcommands.size() <= kFew && !is_mistyped(word, nearest))
-      return cat(text, "; there ", subcommands.size() == 1 ? "is only " : "are ", few_names(subcommands));
-  }
+  if (subcommands.empty()) return cat("the argument ", base::quoted(argument), " was not expected");
+  const std::string text = cat("there is no command ", base::quoted(argument));
+  const std::string nearest = nearest_name(argument, subcommands);
+  constexpr std::size_t kFew = 3;
+  if (subcommands.size() <= kFew && !is_mistyped(argument, nearest))
+    return cat(text, "; there ", subcommands.size() == 1 ? "is only " : "are ", few_names(subcommands));
   return nearest.empty() ? text : cat(text, "; did you mean '", nearest, "'?");
 }
 
@@ -135,7 +157,7 @@ int on_parse_error(const CLI::App& app, const CLI::ParseError& error, std::ostre
     }
   }
   const std::string repeated = given_too_often(command);
-  return print_usage_error(command, repeated.empty() ? not_convertible(command, error) : repeated, err);
+  return print_usage_error(command, repeated.empty() ? wrong_value(command, error) : repeated, err);
 }
 
 // Insertions, deletions, replacements and swaps of neighbours that lead from `a` to `b`.
@@ -195,12 +217,24 @@ int run_command_line(CLI::App& app, CommandContext& context, std::vector<std::st
     out << app.help();
     return after_output(app, kExitOk, out, err);
   }
+  if (const std::string empty = given_empty(command, context); !empty.empty())
+    return print_usage_error(command, empty, err);
   const Result<int> exit_status = context.body();
   if (exit_status.ok()) return after_output(command, *exit_status, out, err);
   const Status error = exit_status.status();
   if (error.code() == Code::kInvalid) return print_usage_error(command, std::string(error.message()), err);
   err << full_name(command) << ": " << as_sentence(std::string(error.message())) << '\n';
   return kExitFailure;
+}
+
+std::string unknown_option(const CLI::App& command, const std::string& argument) {
+  // CLI11 has taken "-m=3" for -m, and left the rest.
+  if (argument.starts_with("-="))
+    return cat(base::quoted(argument.substr(1)), " behind a short option is not understood: leave it out");
+  const std::string name = argument.substr(0, argument.find('='));
+  const std::string nearest = nearest_name(name, option_names(command));
+  return cat("there is no option ", base::quoted(name),
+             nearest.empty() ? "" : cat("; did you mean '", nearest, "'?"));
 }
 
 std::string nearest_name(const std::string& word, const std::vector<std::string>& names) {

@@ -48,7 +48,8 @@ struct CommandContext {
   // `lockstep --help` works in any environment.
   Result<Environment> environment;
   const Clock& clock = Clock::steady();
-  std::filesystem::path executable = {};  // of this process, absolute
+  std::vector<const CLI::Option*> may_be_empty = {};  // all others refuse an empty value, see on_run()
+  std::filesystem::path executable = {};              // of this process, absolute
   // Set by parsing:
   Body body = {};  // of the command that was given
   std::vector<std::string> program =
@@ -61,7 +62,9 @@ struct CommandContext {
   Result<std::filesystem::path> helper(const std::string& name) const;
 };
 
-// Makes `body` what runs when `command` was given. Bodies run after the whole command line was read.
+// Makes `body` what runs when `command` was given. Bodies run after the whole command line was read. An
+// option with an empty value never comes to a body, unless it is one of the context's `may_be_empty`: most
+// likely the value is a variable of a script that is not set, and would count as one that was not given.
 void on_run(CLI::App& command, CommandContext& context, Body body);
 
 // An option whose value is a whole number in a range. The error names the option, what was given and the
@@ -92,6 +95,9 @@ std::string full_name(const CLI::App& command);
 // alone, or a group alone, prints its help.
 int run_command_line(CLI::App& app, CommandContext& context, std::vector<std::string> arguments,
                      std::ostream& out, std::ostream& err);
+
+// What to say of an option that `command` does not have. Pure.
+std::string unknown_option(const CLI::App& command, const std::string& argument);
 
 // The nearest of `names` to a mistyped `word`; empty if none is near. Pure.
 std::string nearest_name(const std::string& word, const std::vector<std::string>& names);

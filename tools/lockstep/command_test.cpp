@@ -16,7 +16,6 @@ namespace lockstep::tools {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
@@ -27,7 +26,7 @@ class CommandLine : public ::testing::Test {
   CommandLine() {
     CLI::App* run = app_.add_subcommand("run", "Start ranks");
     run->prefix_command();
-    run->add_option("--nproc", nproc_, "Ranks on this host")->required();
+    run->add_option("--nproc", nproc_, "Ranks on this host")->type_name("N")->required();
     run->add_option("--cpu-binding", binding_, "Bind ranks")->check(CLI::IsMember({"none", "cores", "numa"}));
     run->add_flag("--dry-run", dry_run_, "Only print");
     on_run(*run, context_, [this] { return result_; });
@@ -105,9 +104,19 @@ TEST_F(CommandLine, AMissingOrBadValueIsOneSentence) {
   EXPECT_EQ(run({"run", "--nproc", "many"}), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("many"));
   EXPECT_EQ(run({"run", "--nproc"}), kExitUsage);
-  EXPECT_THAT(err_.str(), EndsWith("Try 'lockstep run --help'.\n"));
+  EXPECT_EQ(err_.str(), "lockstep run: --nproc needs a value: N.\nTry 'lockstep run --help'.\n");
   EXPECT_EQ(run({"run", "--nproc", "4", "--cpu-binding", "sockets"}), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("sockets"));
+}
+
+TEST_F(CommandLine, AnEmptyValueComesToNoBodyUnlessItMay) {
+  CLI::App* secret = app_.add_subcommand("secret", "Make a secret");
+  CLI::Option* file = secret->add_option("FILE", binding_, "Where")->required();
+  on_run(*secret, context_, [this] { return result_; });
+  EXPECT_EQ(run({"secret", ""}), kExitUsage);
+  EXPECT_EQ(err_.str(), "lockstep secret: FILE is empty: give it a value.\nTry 'lockstep secret --help'.\n");
+  context_.may_be_empty.push_back(file);
+  EXPECT_EQ(run({"secret", ""}), kExitOk);
 }
 
 TEST_F(CommandLine, AnOptionGivenTwiceIsNamed) {

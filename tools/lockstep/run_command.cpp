@@ -91,7 +91,7 @@ void add_words(CLI::App& command, const std::string& group, std::span<const Word
   }
 }
 
-void add_options(CLI::App& command, RunWords& words) {
+void add_options(CLI::App& command, CommandContext& context, RunWords& words) {
   add_words(command, "Where", kPlace, words);
   command.add_flag("--standalone", words.standalone, "One host, explicitly")->group("Where");
 
@@ -111,12 +111,11 @@ void add_options(CLI::App& command, RunWords& words) {
   add_words(command, "Failures", kFailures, words);
 
   add_words(command, "Output", kOutput, words);
-  command
-      .add_option_function<std::string>(
-          "--prefix", [&words](const std::string& text) { words.prefix = text; },
-          "Before each line: {rank}, {local_rank}, {role}, {host}, {node} (\"[rank {rank}] \")")
-      ->type_name("TEXT")
-      ->group("Output");
+  CLI::Option* prefix = command.add_option_function<std::string>(
+      "--prefix", [&words](const std::string& text) { words.prefix = text; },
+      "Before each line: {rank}, {local_rank}, {role}, {host}, {node} (\"[rank {rank}] \")");
+  prefix->type_name("TEXT")->group("Output");
+  context.may_be_empty.push_back(prefix);
 
   add_words(command, "Security", kSecurity, words);
   command
@@ -124,29 +123,10 @@ void add_options(CLI::App& command, RunWords& words) {
       ->group("Security");
 }
 
-// An empty word would count as one that was not given: most likely it is a variable of a script that is not
-// set. Only a prefix may be nothing.
-Status check_no_empty_word(const CLI::App& command) {
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->check_lname("prefix") || std::ranges::count(option->results(), std::string()) == 0) continue;
-    return Status::invalid(cat(option->get_name(), " is empty: give it a value, or leave the option out"));
-  }
-  return {};
-}
-
 // What a prefix command leaves is no error to CLI11; here it is an option that there is not.
 Status check_options(const CLI::App& command) {
-  LOCKSTEP_TRY(check_no_empty_word(command));
   const std::vector<std::string> unknown = command.remaining();
-  if (unknown.empty()) return {};
-  const std::string name = unknown.front().substr(0, unknown.front().find('='));
-  std::vector<std::string> names;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
-  }
-  const std::string nearest = nearest_name(name, names);
-  return Status::invalid(cat("there is no option ", base::quoted(name),
-                             nearest.empty() ? "" : cat("; did you mean '", nearest, "'?")));
+  return unknown.empty() ? Status() : Status::invalid(unknown_option(command, unknown.front()));
 }
 
 // "Usage: lockstep run [OPTIONS] PROGRAM [ARGUMENTS...]": CLI11 does not know of the program.
@@ -170,7 +150,7 @@ void add_run_command(CLI::App& app, CommandContext& context) {
   command->prefix_command();
   command->formatter(std::make_shared<RunFormatter>());
   auto words = std::make_shared<RunWords>();
-  add_options(*command, *words);
+  add_options(*command, context, *words);
   on_run(*command, context, [words, command, &context]() -> Result<int> {
     LOCKSTEP_TRY(check_options(*command));
     words->command = context.program;
