@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 lockstep=$1/bin/lockstep reports=$2
 python=$(cat build/setup/torch_python 2>/dev/null || true)
-collectives=gloo,mpi training=plain,torch launchers=(--against torchrun --torchrun "$(dirname "$python")/torchrun")
+collectives=gloo,mpi training=plain,torch launchers=(--against torchrun --python "$python")
 if [ -z "$python" ]; then
   echo "bench: the libtorch that is used has no Python: gloo, torch's DistributedDataParallel and torchrun are left out"
   collectives=mpi training=plain launchers=()

@@ -193,7 +193,7 @@ class SetupTest(unittest.TestCase):
         self.program(self.tree / "release/bin/lockstep", '#!/bin/bash\necho "$*" >>"$MACHINE/bench"\n')
         (self.tree / "build/setup").mkdir(parents=True)
         for python, has, has_not in (("", ["--against mpi", "--against plain "], ["gloo", "torchrun", "plain,torch"]),
-                                     ("/opt/my py/bin/python3", ["gloo,mpi", "plain,torch", "/opt/my py/bin/torchrun"], [])):
+                                     ("/opt/my py/bin/python3", ["gloo,mpi", "plain,torch", "--against torchrun --python /opt/my py/bin/python3"], [])):
             (self.machine / "bench").unlink(missing_ok=True)
             (self.tree / "build/setup/torch_python").write_text(f"{python}\n")
             done = subprocess.run([self.tree / "tools/bench.sh", self.tree / "release", self.tree / "reports"],

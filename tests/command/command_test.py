@@ -246,6 +246,35 @@ class Store(unittest.TestCase):
             self.assertEqual((result.returncode, result.stdout), (2, ""), (arguments, result.stderr))
 
 
+class LaunchBench(unittest.TestCase):
+    # Stands for one with torch, beside which there is no torchrun.
+    PYTHON = """#!/bin/sh
+case "$*" in
+  *find_spec*) exit 0 ;;
+  *torch.__version__*) echo 2.99 ;;
+  "-m torch.distributed.run --nproc-per-node 2 --no-python true") exec true ;;
+  *) exit 9 ;;
+esac
+"""
+
+    def test_measures_the_torchrun_of_a_python(self):
+        with tempfile.TemporaryDirectory() as folder:
+            python, report = pathlib.Path(folder, "python"), pathlib.Path(folder, "report.json")
+            python.write_text(self.PYTHON)
+            python.chmod(0o755)
+            result = run("bench", "launch", "--rounds", "1", "--against", "torchrun", "--python", python, "--json", report)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn("; torchrun ", result.stdout)
+            written = json.loads(report.read_text())
+            self.assertEqual(written["versions"]["torch"], "2.99")
+            self.assertGreater(written["rows"][0]["peers"]["torchrun"]["ms"], 0)
+
+    def test_a_python_without_torch_is_refused(self):
+        result = run("bench", "launch", "--against", "torchrun", "--python", "false")
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertIn('needs a Python with torch, and "false" has none; name one with --python', result.stderr)
+
+
 class Doctor(unittest.TestCase):
     # `false` stands for an interpreter: importing torch would take longer than all of this.
     def test_json_is_for_programs(self):

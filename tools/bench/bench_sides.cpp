@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/text.h"
 #include "lockstep/launch/run_program.h"
 #include "tools/bench/output.h"
+#include "tools/bench/torch_python.h"
 
 namespace lockstep::bench {
 namespace {
@@ -64,28 +64,11 @@ Status add_ours(const BenchSetting& setting, const std::string& helper, const st
   return {};
 }
 
-// The interpreter that was given, else the one that the build has recorded, else python3.
-Result<std::string> python_with_torch(const BenchSetting& setting, const std::string& peer) {
-  std::string python = setting.python;
-  if (python.empty()) {
-    std::ifstream recorded(setting.context.libexec() / "torch_python");
-    std::getline(recorded, python);
-  }
-  if (python.empty()) python = "python3";
-  // Looked for and not imported, which takes seconds.
-  const auto found = launch::run_program(
-      {python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"},
-      Clock::steady().in(std::chrono::minutes(1)));
-  if (found.ok() && found->succeeded()) return python;
-  return Status::unsupported(cat("--against ", peer, " needs a Python with torch, and ", base::quoted(python),
-                                 found.ok() ? " has none" : " cannot be run", "; name one with --python"));
-}
-
 // Ranks of torch.distributed on gloo: a script of ours, and what it is told beside where to meet.
 Status add_torch(const BenchSetting& setting, const std::string& script, SideOptions& side) {
   LOCKSTEP_TRY(has_helper(setting, script, "build or install Lockstep again"));
   LOCKSTEP_ASSIGN(const std::string python,
-                  python_with_torch(setting, side.name == "gloo" ? "gloo" : "torch"));
+                  python_with_torch(setting.context, setting.python, side.name == "gloo" ? "gloo" : "torch"));
   // By name, so that nobody is asked for the host's address.
   const std::string interface = setting.hosts != nullptr ? TwoHosts::kWire : "lo";
   const Extra extra = {{"GLOO_SOCKET_IFNAME", interface},

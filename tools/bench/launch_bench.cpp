@@ -7,12 +7,12 @@
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
-#include "lockstep/launch/program.h"
 #include "lockstep/launch/run_program.h"
 #include "tools/bench/arguments.h"
 #include "tools/bench/machine.h"
 #include "tools/bench/output.h"
 #include "tools/bench/spread.h"
+#include "tools/bench/torch_python.h"
 
 namespace lockstep::bench {
 namespace {
@@ -24,7 +24,7 @@ struct LaunchBenchOptions {
   std::string nproc = "2";
   int rounds = 20;
   std::string against = {};
-  std::string torchrun = "torchrun";
+  std::string python = {};
   std::string json_path = {};
 };
 
@@ -46,19 +46,21 @@ Result<double> time_once(const std::vector<std::string>& words, const Clock& clo
   return took.count();
 }
 
-Result<std::vector<Round>> measure(const LaunchBenchOptions& options, int nproc,
+// `python` has torchrun; empty if that is not measured.
+Result<std::vector<Round>> measure(const LaunchBenchOptions& options, int nproc, const std::string& python,
                                    const CommandContext& context) {
   const std::string ranks = cat(nproc);
   const std::vector<std::string> program = {"true"};
   const std::vector<std::string> ours = {context.executable.string(), "run", "--nproc", ranks, "true"};
-  const std::vector<std::string> torchrun = {options.torchrun, "--nproc-per-node", ranks, "--no-python",
-                                             "true"};
+  // What the script torchrun executes, which may not be where its Python is.
+  const std::vector<std::string> torchrun = {
+      python, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--no-python", "true"};
   std::vector<Round> rounds;
   for (int i = 0; i <= options.rounds; ++i) {
     Round round;
     LOCKSTEP_ASSIGN(round.program, time_once(program, context.clock));
     LOCKSTEP_ASSIGN(round.lockstep, time_once(ours, context.clock));
-    if (!options.against.empty()) {
+    if (!python.empty()) {
       LOCKSTEP_ASSIGN(round.torchrun, time_once(torchrun, context.clock));
     }
     if (i > 0) rounds.push_back(round);  // the first one warms the page cache
@@ -109,29 +111,15 @@ void print_row(const json& row) {
   std::cout << std::endl;
 }
 
-json describe_versions(const LaunchBenchOptions& options, const CommandContext& context) {
+json describe_versions(const std::string& python, const CommandContext& context) {
   json versions = json::object();
   const auto ask = [&](const char* name, const std::vector<std::string>& words) {
     const auto answer = launch::run_program(words, context.clock.in(std::chrono::minutes(1)));
     versions[name] = answer.ok() && answer->succeeded() ? answer->first_line() : "unknown";
   };
   ask("lockstep", {context.executable.string(), "--version"});
-  if (!options.against.empty()) {
-    // The interpreter beside torchrun is the one that has its torch.
-    const auto folder = std::filesystem::path(options.torchrun).parent_path();
-    ask("torch", {(folder / "python3").string(), "-c", "import torch; print(torch.__version__)"});
-  }
+  if (!python.empty()) ask("torch", {python, "-c", "import torch; print(torch.__version__)"});
   return versions;
-}
-
-// Before anything is measured.
-Status check_torchrun(const LaunchBenchOptions& options, const CommandContext& context) {
-  if (!context.environment.ok()) return context.environment.status();
-  launch::RunOptions program;
-  program.command = {options.torchrun};
-  program.kind = launch::ProgramKind::kDirect;
-  const Status found = launch::resolve_program(program, context.environment->all).status();
-  return found.ok() ? found : Status::invalid(cat("--torchrun: ", found.message()));
 }
 
 Result<int> run_launch_bench(const LaunchBenchOptions& options, const CommandContext& context) {
@@ -140,13 +128,15 @@ Result<int> run_launch_bench(const LaunchBenchOptions& options, const CommandCon
   }
   LOCKSTEP_ASSIGN(const std::vector<int> numbers, parse_counts("--nproc", options.nproc));
   LOCKSTEP_TRY(check_writable(options.json_path));
-  if (!options.against.empty()) LOCKSTEP_TRY(check_torchrun(options, context));
-  json report = {{"machine", machine_json()},
-                 {"versions", describe_versions(options, context)},
-                 {"rows", json::array()}};
+  std::string python;
+  if (!options.against.empty()) {
+    LOCKSTEP_ASSIGN(python, python_with_torch(context, options.python, "torchrun"));
+  }
+  json report = {
+      {"machine", machine_json()}, {"versions", describe_versions(python, context)}, {"rows", json::array()}};
   for (const int nproc : numbers) {
-    LOCKSTEP_ASSIGN(const std::vector<Round> rounds, measure(options, nproc, context));
-    report["rows"].push_back(row_of(rounds, nproc, !options.against.empty()));
+    LOCKSTEP_ASSIGN(const std::vector<Round> rounds, measure(options, nproc, python, context));
+    report["rows"].push_back(row_of(rounds, nproc, !python.empty()));
     print_row(report["rows"].back());
   }
   LOCKSTEP_TRY(write_report(options.json_path, report.dump(2) + "\n"));
@@ -164,7 +154,7 @@ void add_launch_bench(CLI::App& bench, CommandContext& context) {
   command->add_option("--nproc", options->nproc, "Numbers of ranks (2)")->type_name("N,...");
   tools::add_integer<int>(*command, "--rounds", options->rounds, "Rounds to measure (20)", {1, 100000});
   command->add_option("--against", options->against, "Measure a peer beside it: torchrun")->type_name("NAME");
-  command->add_option("--torchrun", options->torchrun, "The torchrun to measure (from PATH)")
+  command->add_option("--python", options->python, "The Python whose torchrun is measured")
       ->type_name("FILE");
   command->add_option("--json", options->json_path, "Write the report to FILE")->type_name("FILE");
   on_run(*command, context, [options, &context] { return run_launch_bench(*options, context); });
