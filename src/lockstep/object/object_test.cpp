@@ -203,7 +203,7 @@ TEST(Envelope, AnotherVersionOrACutOneIsRefused) {
 }
 
 TEST(Envelope, MutationsAreReadOrRefused) {
-  std::mt19937 random(7);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same every time
+  std::mt19937 random(7);  // the same every time
   const Buffer value = bytes_of_value(rich_example());
   const Buffer whole = example_envelope(value);
   int refused = 0;
