@@ -11,7 +11,6 @@
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <cstring>
@@ -31,16 +30,6 @@ struct Arrays {
 
 constexpr std::size_t kUnroll = 4;
 
-// Sources are asked for so many bytes ahead of their turn: the processor's own prefetchers stop at the end of
-// a page. Never beyond the end of a source, where another rank may be writing.
-constexpr std::size_t kBytesAhead = 1024;
-
-template <typename T>
-HWY_INLINE void fetch(const T* from, std::size_t count) {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(from);
-  for (std::size_t at = 0; at < count * sizeof(T); at += 64) hwy::Prefetch(bytes + at);
-}
-
 // Reads the first source as `First`, the others as `Rest`, writes as `Out`; all three accumulate alike.
 // `prepare(v, source)` comes before the fold, `finish(v)` after it.
 template <class First, class Rest, class Out, class Prepare, class Combine, class Finish>
@@ -57,17 +46,13 @@ HWY_INLINE void run(const Arrays& arrays, Prepare prepare, Combine combine, Fini
   const auto out = [&](std::byte* destination, std::size_t at) {
     return reinterpret_cast<typename Out::Element*>(destination) + at;
   };
-  constexpr std::size_t kAhead = kBytesAhead / sizeof(typename Rest::Element);
   std::size_t i = 0;
   for (; i + kUnroll * lanes <= arrays.count; i += kUnroll * lanes) {
-    const bool goes_on = i + kAhead + kUnroll * lanes <= arrays.count;
-    if (goes_on) fetch(first(i + kAhead), kUnroll * lanes);
     Vec a0 = prepare(First::load(first(i)), 0);
     Vec a1 = prepare(First::load(first(i + lanes)), 0);
     Vec a2 = prepare(First::load(first(i + 2 * lanes)), 0);
     Vec a3 = prepare(First::load(first(i + 3 * lanes)), 0);
     for (std::size_t s = 1; s < arrays.sources.size(); ++s) {
-      if (goes_on) fetch(rest(s, i + kAhead), kUnroll * lanes);
       a0 = combine(a0, prepare(Rest::load(rest(s, i)), s));
       a1 = combine(a1, prepare(Rest::load(rest(s, i + lanes)), s));
       a2 = combine(a2, prepare(Rest::load(rest(s, i + 2 * lanes)), s));
