@@ -7,6 +7,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/launch/doctor.h"
+#include "lockstep/launch/program.h"
 #include "tools/lockstep/version.h"
 
 namespace lockstep::tools {
@@ -16,7 +17,7 @@ using launch::DoctorReport;
 
 struct DoctorArguments {
   std::string master;
-  std::string python = "python3";
+  std::string python = {};
   std::string timeout = "30s";
   bool json = false;
 };
@@ -27,13 +28,25 @@ DoctorReport::Colour colour_for_stdout(const CommandContext& context) {
                                                   : DoctorReport::Colour::kNever;
 }
 
+// Of an interpreter that was named, which is to be there; that there is no python3 is a finding.
+Status check_python(const std::string& python, const CommandContext& context) {
+  if (python.empty() || !context.environment.ok()) return {};
+  launch::RunOptions program;
+  program.command = {python};
+  program.kind = launch::ProgramKind::kDirect;
+  const Status found = launch::resolve_program(program, context.environment->all).status();
+  return found.ok() ? found : Status::invalid(cat("--python: ", found.message()));
+}
+
 Result<int> examine_this_machine(const DoctorArguments& arguments, const CommandContext& context) {
   const auto timeout = base::parse_duration(arguments.timeout);
   if (!timeout || *timeout <= Duration::zero()) {
     return Status::invalid(
         cat("--timeout ", base::quoted(arguments.timeout), " is not a time above zero, such as 10s"));
   }
-  launch::DoctorOptions options{.python = arguments.python, .probe_timeout = *timeout};
+  LOCKSTEP_TRY(check_python(arguments.python, context));
+  launch::DoctorOptions options{.probe_timeout = *timeout};
+  if (!arguments.python.empty()) options.python = arguments.python;
   if (!arguments.master.empty()) options.master = arguments.master;
 
   DoctorReport report = launch::examine(options, context.environment, context.clock);

@@ -1,11 +1,13 @@
 #include "tools/lockstep/store_command.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <iostream>
 #include <limits>
 #include <memory>
 
+#include "lockstep/base/net.h"
 #include "lockstep/base/process.h"
 #include "lockstep/base/secret.h"
 #include "lockstep/base/text.h"
@@ -63,7 +65,13 @@ Result<Secret> secret_of(const StoreArguments& arguments, const Environment& env
 Result<store::TcpServerOptions> server_options(const StoreArguments& arguments,
                                                const Environment& environment) {
   for (const std::string& job : arguments.jobs) {
-    if (job.empty()) return Status::invalid("--job-id is empty: give the job a name, or leave it out");
+    if (std::ranges::count(arguments.jobs, job) > 1)
+      return Status::invalid(
+          cat("--job-id ", base::quoted(job), " is given twice: give each job a name of its own"));
+  }
+  if (!base::SocketAddress::parse(arguments.host, arguments.port).ok()) {
+    return Status::invalid(cat("--host ", base::quoted(arguments.host),
+                               " is not a numeric address of this host, such as 127.0.0.1 or ::1"));
   }
   LOCKSTEP_ASSIGN(const Secret secret, secret_of(arguments, environment));
   store::TcpServerOptions options;
