@@ -56,10 +56,6 @@ bool lock_soon(LogFile& file) {
 }  // namespace
 
 Result<MeetingPlace> open_file_meeting(const std::string& path, Duration timeout, const Clock& clock) {
-  if (path.empty() || path.front() != '/') {
-    return Status::invalid(
-        cat("file:// needs an absolute path, such as file:///tmp/job; it was given ", quoted(path), "."));
-  }
   LOCKSTEP_TRY(check_owner_if_there(path));
   LOCKSTEP_ASSIGN(std::unique_ptr<FileStore> store,
                   FileStore::open(path, {.timeout = timeout, .clock = &clock}));

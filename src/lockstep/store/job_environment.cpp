@@ -273,14 +273,12 @@ Status missing_variables(const JobEnvironment& job, const std::vector<std::strin
   const auto listed = [](const std::vector<std::string>& names) {
     return cat(base::join(names, ", "), names.size() == 1 ? " is" : " are");
   };
-  const std::string found =
-      job.found.empty() ? "No variable of a job is set" : cat(listed(job.found), " set");
   const std::string_view advice =
       job.source == JobSource::kKubernetes
           ? "In a Kubernetes indexed job set WORLD_SIZE to its completions and MASTER_ADDR to the name of "
             "pod 0."
           : "Set them on every rank, start the ranks with `lockstep run`, or unset all of them to run alone.";
-  return Status::invalid(cat(found, ", but ", listed(missing), " not. ", advice),
+  return Status::invalid(cat(listed(job.found), " set, but ", listed(missing), " not. ", advice),
                          {.failure = Failure::kMissingVariable});
 }
 

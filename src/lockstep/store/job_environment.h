@@ -66,7 +66,8 @@ struct JobEnvironment {
 // kInvalid for what contradicts itself; an incomplete environment is not an error here but `missing`.
 Result<JobEnvironment> job_environment(const Environment& env);
 
-// kMissingVariable: "RANK and WORLD_SIZE are set, but MASTER_ADDR and MASTER_PORT are not. ..."
+// Of a job of which some variables are set. kMissingVariable: "RANK and WORLD_SIZE are set, but MASTER_ADDR
+// and MASTER_PORT are not. ..."
 Status missing_variables(const JobEnvironment& job, const std::vector<std::string>& missing);
 
 }  // namespace lockstep::store

@@ -51,12 +51,10 @@ Result<MeetingPlace> open_tcp(const Plan& plan, const Who& who, const Environmen
                               const Deadline& deadline) {
   TcpMeeting meeting;
   if (plan.url.scheme == "tcp") {
-    auto endpoint = base::parse_endpoint(plan.url.place);
-    if (!endpoint.ok()) return endpoint.status().with_prefix(cat("The rendezvous URL ", plan.url.text, ": "));
-    if (endpoint->port == 0)
+    LOCKSTEP_ASSIGN(meeting.place.endpoint, base::parse_endpoint(plan.url.place));
+    if (meeting.place.endpoint.port == 0)
       return Status::invalid(
           cat("The rendezvous URL ", plan.url.text, " needs a port that every rank knows."));
-    meeting.place.endpoint = std::move(endpoint).value();
   } else {
     meeting.place = *plan.job.store;
     meeting.source = plan.job.source;

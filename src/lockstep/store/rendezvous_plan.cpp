@@ -1,5 +1,6 @@
 #include "lockstep/store/rendezvous_plan.h"
 
+#include "lockstep/base/net.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::store {
@@ -7,6 +8,17 @@ namespace {
 
 bool is_builtin_scheme(std::string_view scheme) {
   return scheme == "env" || scheme == "tcp" || scheme == "file";
+}
+
+// Also where a world of one does without the place: with a second rank it would not.
+Status check_place(const RendezvousUrl& url) {
+  if (url.scheme == "file" && !url.place.starts_with('/')) {
+    return Status::invalid(cat("file:// needs an absolute path, such as file:///tmp/job; it was given ",
+                               base::quoted(url.place), "."));
+  }
+  if (url.scheme != "tcp") return {};
+  const Status status = base::parse_endpoint(url.place).status();
+  return status.ok() ? status : status.with_prefix(cat("The rendezvous URL ", base::quoted(url.text), ": "));
 }
 
 Result<RendezvousUrl> url_of(const RendezvousOptions& options) {
@@ -29,6 +41,7 @@ Result<RendezvousUrl> url_of(const RendezvousOptions& options) {
       return Status::invalid(cat("The rendezvous URL ", base::quoted(url.text),
                                  " names a place, but env:// finds it in the environment."));
     }
+    LOCKSTEP_TRY(check_place(url));
     return url;
   }
   if (options.schemes.contains(url.scheme)) return url;
@@ -60,7 +73,15 @@ Status check_complete(const JobEnvironment& job, const Said& said) {
   if (job.source == JobSource::kNone) missing = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
   if (said.rank) std::erase(missing, "RANK");
   if (said.world_size) std::erase(missing, job.size_variable);
-  return missing.empty() ? Status() : missing_variables(job, missing);
+  if (missing.empty()) return {};
+  if (!job.found.empty()) return missing_variables(job, missing);
+  return Status::invalid(cat(said.rank && said.world_size ? "A rank and a world size are"
+                             : said.rank                  ? "A rank is"
+                                                          : "A world size is",
+                             " given, but ", base::join(missing, ", "),
+                             " are not set. Set them on every rank, start the ranks with "
+                             "`lockstep run`, or give nothing to run alone."),
+                         {.failure = Failure::kMissingVariable});
 }
 
 }  // namespace
