@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "lockstep/tensor/errors.h"
+#include "lockstep/tensor/tensor_test_support.h"
 
 namespace lockstep {
 namespace {
@@ -61,6 +62,39 @@ TEST(Sampler, OrdersFollowSeedAndEpoch) {
   plain.drop_last = true;
   DistributedSampler dropping(7, plain);
   EXPECT_THAT(all_of(dropping), ElementsAre(1, 4));
+}
+
+TEST(Sampler, AFreshOneBeginsItsFirstEpoch) {
+  DistributedSampler sampler(8, of(0, 2));
+  const auto by_hand = sampler.next(8);
+  ASSERT_TRUE(by_hand.has_value());
+  EXPECT_EQ(sampler.next(8), std::nullopt);
+  DistributedSampler other(8, of(0, 2));
+  EXPECT_EQ(all_of(other), *by_hand);
+  DistributedSampler later(8, of(0, 2));
+  later.set_epoch(3);
+  const auto of_third = later.next(8);
+  other.set_epoch(3);
+  EXPECT_EQ(of_third, all_of(other));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(all_of(later), *of_third);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("call set_epoch() before"));
+}
+
+TEST(Sampler, AnEpochThatHasNotBegunIsSavedAsWhole) {
+  DistributedSampler sampler(8, of(0, 2));
+  all_of(sampler);
+  sampler.set_epoch(1);
+  torch::serialize::OutputArchive saved;
+  sampler.save(saved);
+  std::stringstream bytes;
+  saved.save_to(bytes);
+  DistributedSampler other(8, of(0, 2));
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes);
+  other.load(archive);
+  EXPECT_EQ(other.epoch(), 1U);
+  EXPECT_EQ(all_of(other), all_of(sampler));
 }
 
 TEST(Sampler, GoesOnInTheMiddleOfAnEpoch) {
@@ -167,6 +201,16 @@ TEST(Sampler, WrongArgumentsAreRefused) {
   EXPECT_THROW(DistributedWeightedSampler({1, -1}, {.num_samples = 3}, of(0, 1)), InvalidArgument);
   EXPECT_THROW(DistributedWeightedSampler({1, NAN}, {.num_samples = 3}, of(0, 1)), InvalidArgument);
   EXPECT_THROW(DistributedWeightedSampler({1, 1}, {.num_samples = 0}, of(0, 1)), InvalidArgument);
+  DistributedWeightedSampler resized({1, 1, 0}, {.num_samples = 2, .replacement = false}, of(0, 1));
+  tensor::expect_error<InvalidArgument>([&] { resized.reset(3); },
+                                        {"num_samples is 3", "only 2 have a weight above 0"});
+  EXPECT_EQ(all_of(resized).size(), 2U);  // as it was
+  constexpr std::size_t kTooMany = (std::size_t{1} << 24U) + 1;
+  tensor::expect_error<InvalidArgument>(
+      [&] {
+        DistributedWeightedSampler many(std::vector<double>(kTooMany, 1.0), {.num_samples = 2}, of(0, 1));
+      },
+      {"16777217 weights", "16777216"});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/text.h"
@@ -32,6 +33,27 @@ at::Generator generator(std::uint64_t seed) {
 std::vector<std::size_t> indices_of(const at::Tensor& numbers) {
   const auto* const data = numbers.const_data_ptr<std::int64_t>();
   return {data, data + numbers.numel()};
+}
+
+void check(std::span<const double> weights) {
+  constexpr std::size_t kMost = std::size_t{1} << 24U;  // that at::multinomial takes
+  if (weights.size() > kMost)
+    refuse_sampler(cat("there are ", weights.size(), " weights, but no more than ", kMost,
+                       " can be drawn from; give groups of examples a weight."));
+  const auto bad = std::find_if(weights.begin(), weights.end(),
+                                [](double weight) { return !(weight >= 0) || std::isinf(weight); });
+  if (bad != weights.end())
+    refuse_sampler(cat("weight ", bad - weights.begin(), " is ", *bad, "; weights are 0 or above."));
+}
+
+void check(const DistributedWeightedSampler::Draw& draw, std::span<const double> weights) {
+  if (draw.num_samples == 0) refuse_sampler("num_samples is 0; there is at least one.");
+  const auto likely = static_cast<std::size_t>(
+      std::count_if(weights.begin(), weights.end(), [](double weight) { return weight > 0; }));
+  if (likely == 0) refuse_sampler("no weight is above 0.");
+  if (draw.replacement || draw.num_samples <= likely) return;
+  refuse_sampler(cat("num_samples is ", draw.num_samples, ", but without replacement only ", likely,
+                     " have a weight above 0."));
 }
 
 }  // namespace
@@ -80,8 +102,14 @@ class RankSampler::Order {
 struct RankSampler::State {
   std::unique_ptr<Order> order;
   std::size_t epoch = 0;
+  std::optional<std::size_t> begun = {};  // the epoch that the indices are of
   std::vector<std::size_t> indices = {};
   std::size_t at = 0;
+
+  void fill() {
+    indices = order->of_rank(epoch);
+    begun = epoch;
+  }
   bool resumed = false;  // load() has set the place: the next epoch goes on from it
   bool epoch_is_new = true;
   bool warned = false;
@@ -107,11 +135,15 @@ void RankSampler::reset(std::optional<std::size_t> new_size) {
         cat("DistributedSampler: an epoch begins in the same order as the last one; call set_epoch() before "
             "each."));
   }
-  state_->indices = state_->order->of_rank(state_->epoch);
+  state_->fill();
   if (!std::exchange(state_->resumed, false)) state_->at = 0;
 }
 
 std::optional<std::vector<std::size_t>> RankSampler::next(std::size_t batch_size) {
+  if (!state_->begun) {
+    state_->fill();
+    state_->epoch_is_new = false;
+  }
   const std::size_t count =
       std::min(batch_size, state_->indices.size() - std::min(state_->at, state_->indices.size()));
   if (count == 0) return std::nullopt;
@@ -121,8 +153,9 @@ std::optional<std::vector<std::size_t>> RankSampler::next(std::size_t batch_size
 }
 
 void RankSampler::save(torch::serialize::OutputArchive& archive) const {
+  const std::size_t seen = state_->begun == state_->epoch ? state_->at : 0;
   const std::vector<std::int64_t> place = {static_cast<std::int64_t>(state_->epoch),
-                                           static_cast<std::int64_t>(state_->at)};
+                                           static_cast<std::int64_t>(seen)};
   archive.write("epoch_and_index", at::tensor(place, at::kLong), /*is_buffer=*/true);
 }
 
@@ -137,7 +170,7 @@ void RankSampler::resume_at(std::size_t epoch, std::size_t seen) {
   if (seen > size())
     refuse_sampler(cat("resume_at: ", seen, " indices were seen, but a rank gets ", size(), " in an epoch."));
   set_epoch(epoch);
-  state_->indices = state_->order->of_rank(epoch);
+  state_->fill();
   state_->at = seen;
   state_->resumed = true;
 }
@@ -169,24 +202,19 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const SamplerOp
 DistributedWeightedSampler::DistributedWeightedSampler(std::vector<double> weights, const Draw& draw,
                                                        const SamplerOptions& options)
     : RankSampler([&]() -> std::unique_ptr<Order> {
-        const auto bad = std::find_if(weights.begin(), weights.end(),
-                                      [](double weight) { return !(weight >= 0) || std::isinf(weight); });
-        if (bad != weights.end())
-          refuse_sampler(cat("weight ", bad - weights.begin(), " is ", *bad, "; weights are 0 or above."));
-        if (draw.num_samples == 0) refuse_sampler("num_samples is 0; there is at least one.");
-        const auto likely = static_cast<std::size_t>(
-            std::count_if(weights.begin(), weights.end(), [](double weight) { return weight > 0; }));
-        if (likely == 0) refuse_sampler("no weight is above 0.");
-        if (!draw.replacement && draw.num_samples > likely) {
-          refuse_sampler(cat("num_samples is ", draw.num_samples, ", but without replacement only ", likely,
-                             " have a weight above 0."));
-        }
         class Weighted final : public Order {
          public:
           Weighted(std::vector<double> weights_of, const Draw& how_to_draw, const SamplerOptions& how)
-              : Order(how), weights_(std::move(weights_of)), draw_(how_to_draw) {}
+              : Order(how), weights_(std::move(weights_of)), draw_(how_to_draw) {
+            check(weights_);
+            check(draw_, weights_);
+          }
           std::size_t total() const override { return draw_.num_samples; }
-          void resize(std::size_t size) override { draw_.num_samples = size; }
+          void resize(std::size_t size) override {
+            const Draw another{.num_samples = size, .replacement = draw_.replacement};
+            check(another, weights_);
+            draw_ = another;
+          }
           bool same_in_every_epoch() const override { return false; }
           std::vector<std::size_t> all(std::size_t epoch) const override {
             return indices_of(at::multinomial(at::tensor(weights_, at::kDouble),

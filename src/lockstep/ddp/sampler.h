@@ -9,10 +9,12 @@
 //
 // A sampler is a handle: a loader's copy is the same sampler. Every rank gets as many indices: where they do
 // not come out even, the first ones are given again, or the last ones left out (drop_last).
-// DistributedSampler gives the indices of torch's sampler of that name for the same seed and epoch.
-// save() and load() keep the place in the epoch: the first epoch after load() goes on from there. A loader
-// with workers asks for more than the program has seen: then keep the count of the examples seen, and
-// resume_at() it.
+// DistributedSampler gives the indices of Python's sampler of that name for the same seed and epoch. It takes
+// the place of torch::data's DistributedRandomSampler and, with shuffle = false, its
+// DistributedSequentialSampler, whose ranks take neighbouring indices. By hand: the first epoch begins with
+// the first next(), each after it with reset(). save() and load() keep the place in the epoch: the first
+// epoch after load() goes on from there. A loader with workers asks for more than the program has seen: then
+// keep the count of the examples seen, and resume_at() it.
 //
 // Thread safety: one thread at a time, as a loader asks.
 #pragma once
