@@ -53,6 +53,7 @@ TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
       {nothing, {"other options", "forward_sync_buffers off"}, {.forward_sync_buffers = false}},
       {nothing, {"other options", "weight sparse"}, {.sparse_parameters = {"weight"}}},
       {nothing, {"other options", "buckets of 2097152"}, {.bucket_cap_mb = 2}},
+      {nothing, {"other options", "from the start"}, {.bucket_cap_mb_list = {1, 25}}},
   };
   run_world(3, [&](int rank) {
     for (const Case& each : cases) {

@@ -79,6 +79,7 @@ std::string settings_text(const DataParallelOptions& options) {
   for (const std::size_t limit : limits_of(options)) limits.push_back(cat(limit));
   return cat(
       "buckets of ", base::join(limits), " bytes",
+      options.bucket_cap_mb_list.empty() ? "" : " from the start",
       options.find_unused_parameters ? ", find_unused_parameters" : "",
       options.static_graph ? ", static_graph" : "",
       options.skip_all_reduce_unused_params ? ", skip_all_reduce_unused_params" : "",
