@@ -137,6 +137,51 @@ TEST(Checkpoint, APartThatIsUsedTwiceAndReentrantNeedsAStaticGraph) {
   });
 }
 
+// Its last part is a checkpoint, and what it computes is seen by nobody but the loss.
+struct Keeping : nn::Module {
+  Keeping() {
+    register_module("first", first);
+    register_module("last", last);
+  }
+  void forward(const at::Tensor& x) {
+    loss = checkpoint(
+               {.reentrant = true}, [net = last.ptr()](const at::Tensor& y) { return net->forward(y); },
+               first(x))
+               .sum();
+  }
+  nn::Linear first{6, 6};
+  nn::Linear last{6, 6};
+  at::Tensor loss;
+};
+
+TEST(Checkpoint, AFirstPassThatIsSeenFromInsideACheckpointAloneIsNotRecorded) {
+  run_world(2, [](int rank) {
+    DistributedDataParallel model(std::make_shared<Keeping>(), {.static_graph = true});
+    tensor::barrier();
+    expect_error<DistBackendError>(
+        [&] {
+          model(batch(rank, 0));
+          model->loss.backward();
+        },
+        {"backward inside another", "Return every tensor"});
+  });
+}
+
+TEST(Checkpoint, AWholeModelMayBeOneWithAStaticGraph) {
+  run_world(2, [](int rank) {
+    auto plain = std::make_shared<Deep>(Keep::kAll);
+    auto whole = std::make_shared<Deep>(Keep::kAll);
+    DistributedDataParallel expected(plain, {.static_graph = true});
+    DistributedDataParallel model(whole, {.static_graph = true});
+    const auto part = [&](const at::Tensor& x) { return model(x, std::vector<std::size_t>{0, 1, 2}); };
+    for (int step = 0; step < 3; ++step) {
+      expected(batch(rank, step), std::vector<std::size_t>{0, 1, 2}).sum().backward();
+      checkpoint({.reentrant = true}, part, batch(rank, step)).sum().backward();
+      expect_same_gradients(*plain, *whole);
+    }
+  });
+}
+
 TEST(Checkpoint, WhatTheFunctionCapturesGetsItsGradientOnce) {
   run_world(1, [](int) {
     const auto gradients = [](bool saving) {

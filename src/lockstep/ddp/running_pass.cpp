@@ -1,6 +1,7 @@
 #include "lockstep/ddp/running_pass.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -20,6 +21,20 @@ bool is_for_some_tensors() {
 }
 
 constexpr const char* kEndedByException = "an exception ended its backward pass";
+
+// At the end of the first task that has come to a pass, and that came by a gradient. If it runs inside a node
+// of another task, gradients of that one may follow, so it does not show which parameters are used.
+void check_is_whole(const BackwardPass& pass, int task) {
+  if (!pass.expected().ends_with_backward || pass.tasks().front() != task) return;
+  if (!torch::autograd::get_current_node()) return;
+  throw_reduction_error(
+      "backward",
+      "DistributedDataParallel: the first gradient came from a backward inside another, as a reentrant "
+      "checkpoint runs one, and the outer one was not seen, because it has not come through what forward "
+      "returned. static_graph records the first backward pass as a whole. Return every tensor that the loss "
+      "is "
+      "made of from forward.");
+}
 
 }  // namespace
 
@@ -86,7 +101,7 @@ void RunningPass::backward_reached(const std::shared_ptr<const Forward>& forward
     }
   }
   if (forward->mode == Mode::kAccumulating) return watch_task(forward);
-  enter();
+  enter(Entry::kOutputs);
 }
 
 void RunningPass::owner_is_gone(const Forward& forward) {
@@ -150,7 +165,7 @@ void RunningPass::unwound(const Forward& forward) {
 void RunningPass::accumulated(std::size_t parameter) {
   const Current now = current();
   if (!now.pass) return;
-  enter();
+  enter(Entry::kGradient);
   or_end(now, [&] { now.pass->ready(parameter); });
 }
 
@@ -169,7 +184,7 @@ void RunningPass::drop(const std::shared_ptr<BackwardPass>& pass) {
   if (current_.pass == pass) current_ = {};
 }
 
-void RunningPass::enter() {
+void RunningPass::enter(Entry entry) {
   Current now;
   {
     const MutexLock lock(mutex_);
@@ -187,16 +202,17 @@ void RunningPass::enter() {
     end_group(now.forward->group, "backward", kEndedByException);
     self->drop(now.pass);
   });
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = self_, watch, now, task] {
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = self_, watch, now, task, entry] {
     watch->reach_end();
-    if (const auto self = weak.lock()) self->leave(now, task);
+    if (const auto self = weak.lock()) self->leave(now, task, entry);
   });
 }
 
-void RunningPass::leave(const Current& now, int task) {
+void RunningPass::leave(const Current& now, int task, Entry entry) {
   if (current().pass != now.pass) return;
   bool finished = false;
   or_end(now, [&] {
+    if (entry == Entry::kGradient) check_is_whole(*now.pass, task);
     finished = now.pass->leave(task);
     if (!finished) return;
     now.pass->finish();

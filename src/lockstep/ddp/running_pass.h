@@ -65,12 +65,14 @@ class RunningPass final {
     std::shared_ptr<BackwardPass> pass = {};      // shared with the tasks of autograd
   };
   static Current pass_of(const std::shared_ptr<const Forward>& forward, const Expectation& expected);
+  // By what a task of autograd comes to the pass.
+  enum class Entry : std::uint8_t { kOutputs, kGradient };
   Current current() const;
   void backward_reached(const std::shared_ptr<const Forward>& forward);
   static void owner_is_gone(const Forward& forward);
   void watch_task(const std::shared_ptr<const Forward>& forward) const;
-  void enter();
-  void leave(const Current& current, int task);
+  void enter(Entry entry);
+  void leave(const Current& current, int task, Entry entry);
   void unwound(const Forward& forward);
   void or_end(const Current& current, const std::function<void()>& step);
   void drop(const std::shared_ptr<BackwardPass>& pass);
