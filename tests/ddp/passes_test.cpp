@@ -89,6 +89,41 @@ TEST(Passes, TwoModelsOfOneModuleGiveItsMean) {
   });
 }
 
+TEST(Passes, AStaticGraphMayUseParametersOutsideForward) {
+  struct Scaled : nn::Module {
+    Scaled() {
+      register_module("layer", layer);
+      scale = register_parameter("scale", torch::ones({2}));
+      unused = register_parameter("unused", torch::ones({2}));
+    }
+    at::Tensor forward(const at::Tensor& x) { return layer(x); }
+    nn::Linear layer{2, 2};
+    at::Tensor scale;
+    at::Tensor unused;
+  };
+  for (const int size : {2, 3}) {
+    run_world(size, [&](int rank) {
+      for (const double cap : {1e-6, 25.}) {
+        auto net = std::make_shared<Scaled>();
+        DistributedDataParallel model(net, {.static_graph = true, .bucket_cap_mb = cap});
+        for (int step = 0; step < 4; ++step) {
+          net->zero_grad(/*set_to_none=*/step % 2 == 0);
+          const at::Tensor x = torch::full({1, 2}, rank + 1. + step);
+          const auto loss = [&](const at::Tensor& output) {  // one parameter in forward too, the other not
+            return (output * net->scale).sum() + x.sum() * net->layer->weight.square().sum();
+          };
+          const std::vector<at::Tensor> used = {net->layer->weight, net->layer->bias, net->scale};
+          const std::vector<at::Tensor> own = torch::autograd::grad({loss(net->forward(x))}, used);
+          loss(model(x)).backward();
+          for (std::size_t i = 0; i < used.size(); ++i)
+            ASSERT_TRUE(at::allclose(used[i].grad(), mean_over_ranks(own[i]))) << step << ' ' << i;
+          ASSERT_FALSE(net->unused.grad().defined());
+        }
+      }
+    });
+  }
+}
+
 TEST(Passes, EveryBackwardThroughASynchronisedForwardIsReduced) {
   const std::vector<DataParallelOptions> options = {
       {},
