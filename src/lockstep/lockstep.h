@@ -15,6 +15,7 @@
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/reduction_error.h"
 #include "lockstep/ddp/sampler.h"
+#include "lockstep/ddp/segment_plan.h"
 #include "lockstep/ddp/state_dict.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/store/file_store.h"

@@ -1,10 +1,14 @@
 // In which buckets gradients travel and when, and what hooks make of them.
 #include <torch/csrc/jit/api/module.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include "lockstep/ddp/activation_checkpoint.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/segment_plan.h"
 #include "lockstep/tensor/observer.h"
 #include "lockstep/tensor/rounds.h"
 #include "lockstep/tensor/tensor_test_support.h"
@@ -97,6 +101,47 @@ TEST(Reduction, HooksReduceAsTheySay) {
                                     });
                                   }),
                                   60));
+  });
+}
+
+TEST(Reduction, ASegmentIsABucket) {
+  struct Tied : nn::Module {
+    Tied() {
+      stages->push_back(tied);  // with which backward ends
+      for (int i = 0; i < 2; ++i) {
+        stages->push_back(nn::Linear(4, 4));
+        stages->push_back(nn::Tanh());
+      }
+      stages->push_back(tied);
+      stages->push_back(nn::Linear(4, 4));
+      register_module("stages", stages);
+      segments = plan_segments(stages, {.bucket_cap_mb = 60. / (1 << 20)});
+    }
+    at::Tensor forward(at::Tensor x) {
+      for (const Segment& segment : segments) {
+        const auto run = [this, segment](at::Tensor y) {
+          for (std::size_t i = segment.begin; i < segment.end; ++i) {
+            auto* const layer = stages[i]->as<nn::Linear>();
+            y = layer != nullptr ? layer->forward(y) : y.tanh();
+          }
+          return y;
+        };
+        x = checkpoint(run, x);
+      }
+      return x;
+    }
+    nn::Linear tied{4, 4};
+    nn::ModuleList stages;
+    std::vector<Segment> segments;
+  };
+  run_world(2, [](int rank) {
+    auto net = std::make_shared<Tied>();
+    EXPECT_EQ(net->segments, (std::vector<Segment>{{0, 1, 80}, {1, 3, 80}, {3, 6, 80}, {6, 7, 80}}));
+    DistributedDataParallel model(net, {.bucket_cap_mb_list = bucket_cap_mb_list(net->segments)});
+    for (int step = 0; step < 2; ++step) model(torch::ones({1, 4}) * rank).sum().backward();
+    const auto plan = model.logging_data().texts;
+    EXPECT_EQ(plan.at("rebuilt_bucket_sizes"), "80, 80, 80, 80");
+    EXPECT_EQ(plan.at("rebuilt_per_bucket_param_indices"), "7 6, 5 4, 3 2, 1 0");
   });
 }
 
