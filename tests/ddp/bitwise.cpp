@@ -30,12 +30,16 @@ std::string train_beside_one_process(const std::string& name, const Training& tr
   const int size = get_world_size();
   const std::shared_ptr<Net> net = make_net(name);
   DistributedDataParallel model(net, training.options);
-  OneProcess reference(name, size);
+  OneProcess reference(name, size, syncs_buffers(training.options) ? Buffers::kOfTheFirst : Buffers::kOfEach);
   for (int step = 0; step < training.steps; ++step) {
     clear(*net, training.clear);
     clear(reference.net(), training.clear);
-    model(net->batch(rank, step)).backward();
-    reference.backward(step);
+    for (int part = 1; part < training.accumulated; ++part) {
+      const auto guard = model.no_sync();
+      model(net->batch(rank, step * training.accumulated + part - 1)).backward();
+    }
+    model(net->batch(rank, (step + 1) * training.accumulated - 1)).backward();
+    reference.backward(step, training.accumulated);
     reference.show_buffers_of(rank);
     const std::string found = difference(*net, reference.net());
     if (!found.empty()) return cat(name, ", rank ", rank, " of ", size, ", step ", step, ": ", found);

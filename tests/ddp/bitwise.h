@@ -14,6 +14,7 @@ struct Training {
   DataParallelOptions options = {};
   Clear clear = Clear::kNone;
   int steps = 50;
+  int accumulated = 1;  // batches in each step, all but the last under no_sync()
 };
 
 // On every rank of the default group: trains the net of that name (nets.h). "" if every gradient, parameter

@@ -1,5 +1,10 @@
 // n ranks train bitwise as one process that adds their gradients in the order of ranks. That it is so between
 // hosts too, is hosts_test.py.
+//
+//   ddp_bitwise_test [--steps N] [GoogleTest's arguments]
+//
+// Every net trains for 50 steps over shared memory, with the default options and those that change the way of
+// a gradient; with the other options, and over TCP, for a few, or for N.
 #include "bitwise.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +14,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <iostream>
 #include <string>
+#include <vector>
 
 #include "lockstep/tensor/tensor_test_support.h"
 
@@ -19,6 +26,9 @@ namespace {
 using testing::Clear;
 using testing::train_beside_one_process;
 using testing::Training;
+
+constexpr const char* kNets[] = {"mlp", "cnn", "lstm", "embedding", "gpt", "branches", "mixed"};
+int some_steps = 6;  // main()'s
 
 class Bitwise : public ::testing::TestWithParam<const char*> {};
 
@@ -40,8 +50,24 @@ TEST_P(Bitwise, AsOneProcess) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Nets, Bitwise,
-                         ::testing::Values("mlp", "cnn", "lstm", "embedding", "gpt", "branches", "mixed"),
+TEST_P(Bitwise, AsOneProcessWithTheOtherOptions) {
+  const std::string name = GetParam();
+  const bool unused = name == "branches";
+  for (const int size : {1, 2, 3, 4}) {
+    tensor::run_world(size, [&](int) {
+      const auto train = [&](DataParallelOptions options, int accumulated = 1) {
+        options.find_unused_parameters = unused;
+        const Training training{.options = options, .steps = some_steps, .accumulated = accumulated};
+        ASSERT_EQ(train_beside_one_process(name, training), "");
+      };
+      if (size != 2 && !unused) train({.static_graph = true, .bucket_cap_mb_list = {0.0001, 0.001}});
+      train({.forward_sync_buffers = false, .bucket_cap_mb = 0.001, .first_bucket_cap_mb = 0.0001});
+      if (name != "cnn") train({}, 3);  // what moves its buffers under no_sync(), moves each rank's own
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Nets, Bitwise, ::testing::ValuesIn(kNets),
                          [](const auto& net) { return std::string(net.param); });
 
 TEST(BitwiseSkipped, AsOneProcess) {
@@ -60,11 +86,13 @@ TEST(BitwiseSkipped, AsOneProcess) {
   }
 }
 
+DataParallelOptions delaying_some_of_mlp() {
+  return {.delay_all_reduce_named_params = {"layers.3.weight", "layers.3.bias", "layers.1.bias"},
+          .param_to_hook_all_reduce = "layers.0.weight",
+          .bucket_cap_mb = 0.001};
+}
+
 TEST(BitwiseDelayed, AsOneProcess) {
-  const DataParallelOptions some{
-      .delay_all_reduce_named_params = {"layers.3.weight", "layers.3.bias", "layers.1.bias"},
-      .param_to_hook_all_reduce = "layers.0.weight",
-      .bucket_cap_mb = 0.001};
   const DataParallelOptions all{
       .delay_all_reduce_named_params = {"layers.0.weight", "layers.0.bias", "layers.1.weight",
                                         "layers.1.bias", "layers.2.weight", "layers.2.bias",
@@ -74,7 +102,7 @@ TEST(BitwiseDelayed, AsOneProcess) {
                                    .param_to_hook_all_reduce = "first.weight"};
   for (const int size : {1, 2, 3, 4}) {
     tensor::run_world(size, [&](int) {
-      ASSERT_EQ(train_beside_one_process("mlp", {.options = some}), "");
+      ASSERT_EQ(train_beside_one_process("mlp", {.options = delaying_some_of_mlp()}), "");
       ASSERT_EQ(train_beside_one_process("mlp", {.options = all, .clear = Clear::kZero}), "");
       ASSERT_EQ(train_beside_one_process("cnn", {.options = of_cnn}), "");
     });
@@ -92,12 +120,18 @@ TEST(BitwiseOverTcp, AsOneProcess) {
       const WorldOptions options{.without_shared_memory = backend::WithoutSharedMemory::kUseTcp};
       const auto world = init_process_group({.world = options, .environment = rank.environment});
       ASSERT_TRUE(has_refused);
-      ASSERT_EQ(train_beside_one_process("mlp", {.steps = 10}), "");
-      ASSERT_EQ(train_beside_one_process(
-                    "branches", {.options = {.find_unused_parameters = true, .bucket_cap_mb = 0.0001},
-                                 .clear = Clear::kZero,
-                                 .steps = 10}),
-                "");
+      const auto train = [](const char* name, const Training& training) {
+        ASSERT_EQ(train_beside_one_process(name, training), "");
+      };
+      train("mlp", {});
+      for (const char* const name : kNets) {
+        const DataParallelOptions searched{.find_unused_parameters = true, .bucket_cap_mb = 0.0001};
+        const bool unused = name == std::string("branches");
+        train(name, {.options = unused ? searched : DataParallelOptions(), .steps = some_steps});
+      }
+      train("lstm", {.options = {.static_graph = true, .bucket_cap_mb = 0.001}, .steps = some_steps});
+      train("mlp", {.options = delaying_some_of_mlp(), .clear = Clear::kZero, .steps = some_steps});
+      train("gpt", {.options = {.gradient_as_bucket_view = false}, .steps = some_steps, .accumulated = 2});
     }));
   }
 }
@@ -116,4 +150,16 @@ extern "C" int memfd_create(const char* name, unsigned flags) noexcept {
   if (!lockstep::is_memory_refused()) return static_cast<int>(::syscall(SYS_memfd_create, name, flags));
   errno = EPERM;
   return -1;
+}
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.size() == 2 && arguments[0] == "--steps") {
+    lockstep::some_steps = std::stoi(arguments[1]);
+  } else if (!arguments.empty()) {
+    std::cerr << "usage: ddp_bitwise_test [--steps N] [GoogleTest's arguments]\n";
+    return 2;
+  }
+  return RUN_ALL_TESTS();
 }

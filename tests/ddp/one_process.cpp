@@ -51,15 +51,18 @@ void OneProcess::backward(int step, int accumulated) {
   if (ranks_ == 1) return train(0);
   const std::vector<at::Tensor> parameters = net_->parameters();
   const std::vector<at::Tensor> before = clones(gradients(*net_));
-  show_buffers_of(0);
-  const std::vector<at::Tensor> buffers = clones(net_->buffers());
+  std::vector<std::vector<at::Tensor>> buffers;  // by rank
+  for (int rank = 0; rank < ranks_; ++rank) {
+    show_buffers_of(begin_with_ == Buffers::kOfEach ? rank : 0);
+    buffers.push_back(clones(net_->buffers()));
+  }
   buffers_after_.clear();
   std::vector<at::Tensor> sums(parameters.size());
   std::vector<bool> used(parameters.size(), false);
   for (int rank = 0; rank < ranks_; ++rank) {
     const torch::NoGradGuard no_grad;
     const auto now = net_->buffers();
-    for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(buffers[i]);
+    for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(buffers[static_cast<std::size_t>(rank)][i]);
     for (std::size_t i = 0; i < parameters.size(); ++i)
       parameters[i].mutable_grad() = before[i].defined() ? before[i].clone() : at::Tensor();
     {

@@ -10,21 +10,26 @@
 
 namespace lockstep::testing {
 
+// With whose buffers every rank's forward begins.
+enum class Buffers { kOfTheFirst, kOfEach };
+
 class OneProcess {
  public:
-  OneProcess(const std::string& net, int ranks) : net_(make_net(net)), ranks_(ranks) {}
+  OneProcess(const std::string& net, int ranks, Buffers begin_with = Buffers::kOfTheFirst)
+      : net_(make_net(net)), ranks_(ranks), begin_with_(begin_with) {}
 
   // Leaves the mean of all ranks' gradients in the parameters of net(). A parameter that no rank has used
   // keeps what it has. `accumulated`: the batches of so many steps are added up on each rank before.
   void backward(int step, int accumulated = 1);
   Net& net() { return *net_; }
   // The buffers of net() become those that a rank has after its forward of the last step: what its batches
-  // have made of rank 0's. Until the next backward().
+  // have made of those it began with. Until the next backward().
   void show_buffers_of(int rank);
 
  private:
   const std::shared_ptr<Net> net_;
   const int ranks_;
+  const Buffers begin_with_;
   std::vector<std::vector<at::Tensor>> buffers_after_;  // by rank
 };
 
