@@ -379,8 +379,12 @@ TEST(Faults, AStaticGraphThatChangesIsNoticed) {
     model(ones(), false).sum().backward();
     EXPECT_FALSE(net->second->weight.grad().defined());
     model(ones(), false).sum().backward();
+    EXPECT_EQ(model.logging_data().numbers.at("has_error"), 0);
+    EXPECT_EQ(model.logging_data().texts.at("error"), "");
     tensor::barrier();
     expect_error<DistBackendError>([&] { model(ones(), true).sum().backward(); }, {"second", "static_graph"});
+    EXPECT_EQ(model.logging_data().numbers.at("has_error"), 1);
+    EXPECT_THAT(model.logging_data().texts.at("error"), ::testing::HasSubstr("second"));
   });
 }
 

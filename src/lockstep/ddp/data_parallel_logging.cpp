@@ -105,12 +105,14 @@ LoggingData DataParallel::logging_data() const {
   const auto sizes = [&](const BucketPlan& plan) { return list_text(bucket_sizes(plan, planned)); };
 
   const Statistics::Sample sample = statistics_.sample();
+  const Status failure = group_.backend()->failure();
   data.texts = {{"module_name", module_->type_name()},
                 {"backend_name", group_.backend_name()},
                 {"dtypes", base::join(dtypes)},
                 {"bucket_sizes", sizes(first_plan())},
                 {"initial_bucket_size_limits", list_text(limits_)},
                 {"comm_hook", hook_->name()},
+                {"error", failure.ok() ? "" : std::string(failure.message())},
                 {"prev_iteration_grad_ready_order_indices", list_text(sample.ready_order)},
                 {"device_ids", ""},
                 {"rebuilt_bucket_sizes", rebuilding_.done ? sizes(gradients_.plan()) : ""},
@@ -130,6 +132,7 @@ LoggingData DataParallel::logging_data() const {
                   {"unused_parameter_size", count(unused)},
                   {"bucket_cap_bytes", count(*std::max_element(limits_.begin(), limits_.end()))},
                   {"num_buckets_reduced", count(sample.buckets_reduced)},
+                  {"has_error", flag(!failure.ok())},
                   {"has_rebuilt_buckets", flag(rebuilding_.done)},
                   {"find_unused_parameters", flag(options_.find_unused_parameters)},
                   {"static_graph", flag(options_.static_graph)},

@@ -1,6 +1,6 @@
 // What there is to say about a model that is trained on several ranks: torch's logging data, under torch's
 // keys. Times are nanoseconds of the last pass that was sampled (statistics.h), and averages over all that
-// were.
+// were. has_error and error are there always: what has ended the model's group, if anything has.
 //
 // Three keys say the same of every model, and truly: join_uneven_inputs is 0, because a pass always waits for
 // all ranks; device_ids is empty and output_device -1, as torch says where device_ids = None, because nothing
