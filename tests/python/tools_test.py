@@ -22,6 +22,7 @@ from torch.distributed.flight_recorder.components.fr_logger import FlightRecorde
 
 import lockstep_torch
 from lockstep_torch import bench
+from lockstep_torch._trace import BACKEND
 from worlds import World
 
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench"
@@ -110,14 +111,14 @@ class TraceTest(unittest.TestCase):
                 pathlib.Path(folder, name).mkdir()
             messages = World(3).run(traced, folder)
             whole, hangs = analyzed(pathlib.Path(folder, "whole")), analyzed(pathlib.Path(folder, "hangs"))
-        self.assertEqual(messages[0], [("gloo:send 0->1", "completed", [])])
-        self.assertEqual(messages[1:], [[("gloo:recv 1<-0", "completed", [[5]])], []])
+        self.assertEqual(messages[0], [(f"{BACKEND}:send 0->1", "completed", [])])
+        self.assertEqual(messages[1:], [[(f"{BACKEND}:recv 1<-0", "completed", [[5]])], []])
         of_all = [call for call in whole.collectives if len(call.expected_ranks) == 3]
-        self.assertEqual([call.collective_name.removeprefix("gloo:") for call in of_all][:len(KINDS) - 2], KINDS[:-2])
+        self.assertEqual([call.collective_name.removeprefix(f"{BACKEND}:") for call in of_all][:len(KINDS) - 2], KINDS[:-2])
         self.assertEqual([call for call in whole.collectives if not call.pass_check], [])
         self.assertEqual([call.expected_ranks for call in whole.collectives if len(call.expected_ranks) == 2], [{0, 1}])
         missing = [call for call in hangs.collectives if call.missing_ranks]
-        self.assertEqual([(call.collective_name, call.missing_ranks) for call in missing], [("gloo:all_reduce", {1})])
+        self.assertEqual([(call.collective_name, call.missing_ranks) for call in missing], [(f"{BACKEND}:all_reduce", {1})])
 
     def test_a_refused_call_has_no_number(self):
         self.assertEqual(World(2).run(traced_after_refusals), [[(1, "completed"), (1, "completed")]] * 2)
