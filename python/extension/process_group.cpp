@@ -225,7 +225,7 @@ void ProcessGroupLockstep::collect(const WorkPtr& work) {
   if (found == coalescing_.end()) return;
   std::vector<WorkPtr>& works = found->second;
   // torch does not end a scope that an exception has left, and what has ended well need not be waited for.
-  std::erase_if(works, [](const WorkPtr& held) { return held->isCompleted() && held->isSuccess(); });
+  std::erase_if(works, [](const WorkPtr& held) { return held->isSuccess(); });
   works.push_back(work);
 }
 

@@ -101,11 +101,15 @@ c10::intrusive_ptr<LockstepWork> LockstepWork::start(
     throw;
   }
   if (work->handle_.is_completed()) {
-    work->ended();
+    work->settle();
   } else {
-    work->handle_.on_complete([held = std::make_shared<HeldWork>(work)] { (**held).ended(); });
+    work->handle_.on_complete([held = std::make_shared<HeldWork>(work)] { (**held).settle(); });
   }
   return work;
+}
+
+void LockstepWork::settle() {
+  std::call_once(settled_, [this] { ended(); });
 }
 
 void LockstepWork::ended() {
@@ -201,11 +205,26 @@ std::vector<at::Tensor> LockstepWork::result() {
   return plan_.outputs.empty() ? std::vector<at::Tensor>() : plan_.outputs.front();
 }
 
+bool LockstepWork::isCompleted() {
+  if (!handle_.is_completed()) return false;
+  const WithoutGil without_gil;
+  settle();
+  return true;
+}
+
 bool LockstepWork::wait(milliseconds timeout) {
-  if (handle_.is_success()) {
-    wait_for_future();
-    return true;
+  try {
+    if (!handle_.is_success()) wait_for_operation(timeout);
+  } catch (...) {
+    (void)isCompleted();  // else its own time is over, and not the operation's
+    throw;
   }
+  (void)isCompleted();
+  wait_for_future();
+  return true;
+}
+
+void LockstepWork::wait_for_operation(milliseconds timeout) const {
   std::optional<Deadline> deadline;
   if (timeout > milliseconds(0)) deadline = Clock::steady().in(timeout);
   if (plan_.is_message) {
@@ -217,8 +236,6 @@ bool LockstepWork::wait(milliseconds timeout) {
       handle_.wait(deadline ? std::optional<Duration>(deadline->remaining()) : std::nullopt);
     });
   }
-  wait_for_future();
-  return true;
 }
 
 // A message can be left where it is: an interrupt ends the wait, and not the group.

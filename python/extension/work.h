@@ -3,6 +3,7 @@
 // One that its caller does not wait for is complete when some thread has completed it; its future, if
 // somebody asked for it, is completed by the pool (completion_pool.h), whose threads run what hangs on it.
 // wait() lets go of the GIL, raises KeyboardInterrupt, and gives the operation's error as torch's exception.
+// Who has waited, or was told that it is complete, finds it ended in the trace and for the profiler, too.
 //
 // Thread safety: any thread.
 #pragma once
@@ -10,6 +11,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -52,7 +54,7 @@ class LockstepWork final : public c10d::Work {
   static c10::intrusive_ptr<LockstepWork> start(
       WorkPlan plan, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin);
 
-  bool isCompleted() override { return handle_.is_completed(); }
+  bool isCompleted() override;
   bool isSuccess() const override { return handle_.is_success(); }
   std::exception_ptr exception() const override;
   int sourceRank() const override;
@@ -68,8 +70,12 @@ class LockstepWork final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return handle_.sequence(); }
 
  private:
+  // Until it is complete; throws its error.
+  void wait_for_operation(std::chrono::milliseconds timeout) const;
   void wait_in_steps(std::optional<Deadline> deadline) const;
-  // After completion, on whichever thread.
+  // After completion; without the GIL, once others know of the work. The first thread that comes does what is
+  // to be done then, and the others wait for that: the core wakes who waits before it calls back.
+  void settle();
   void ended();
   void complete_futures();
   void complete(c10::ivalue::Future& future) const;
@@ -79,6 +85,7 @@ class LockstepWork final : public c10d::Work {
 
   const WorkPlan plan_;
   std::optional<Traced> traced_;  // until ended()
+  std::once_flag settled_;
   tensor::WorkHandle handle_;
   Mutex futures_mutex_;
   bool ended_ LOCKSTEP_GUARDED_BY(futures_mutex_) = false;

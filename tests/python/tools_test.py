@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import re
 import tempfile
+import threading
 import types
 import unittest
 from unittest import mock
@@ -66,6 +67,38 @@ def traced(rank, size, folder):
     return [(entry["profiling_name"], entry["state"], entry["output_sizes"]) for entry in messages["entries"]]
 
 
+class Blocks:
+    """Whoever lets go of it waits."""
+
+    def __init__(self, until):
+        self.until = until
+
+    def __del__(self):
+        self.until.wait()
+
+
+def traced_while_the_worker_is_busy(rank, size):
+    """The thread that completes the works of rank 0 is kept by the first: it lets go of the last of its tensor."""
+    store, done = dist.distributed_c10d._get_default_store(), threading.Event()
+    if rank == 1:
+        store.wait(["issued"])
+        dist.all_reduce(torch.ones(2))
+        dist.barrier()
+        dist.barrier()
+        return None
+    value = torch.ones(2)
+    value.attached = Blocks(done)
+    dist.all_reduce(value, async_op=True)
+    del value
+    store.set("issued", "")
+    asked, waited = dist.barrier(async_op=True), dist.barrier(async_op=True)
+    waited.wait()
+    assert asked.is_completed()
+    noted = [entry["state"] for entry in pickle.loads(lockstep_torch.trace())["entries"]]
+    done.set()
+    return noted
+
+
 def traced_after_refusals(rank, size):
     """Rank 0 makes wrong calls, which are refused there."""
     wrong, value = torch.ones(2).expand(3, 2), torch.ones(2)
@@ -119,6 +152,9 @@ class TraceTest(unittest.TestCase):
         self.assertEqual([call.expected_ranks for call in whole.collectives if len(call.expected_ranks) == 2], [{0, 1}])
         missing = [call for call in hangs.collectives if call.missing_ranks]
         self.assertEqual([(call.collective_name, call.missing_ranks) for call in missing], [(f"{BACKEND}:all_reduce", {1})])
+
+    def test_what_was_waited_for_is_complete(self):
+        self.assertEqual(World(2).run(traced_while_the_worker_is_busy)[0][1:], ["completed"] * 2)
 
     def test_a_refused_call_has_no_number(self):
         self.assertEqual(World(2).run(traced_after_refusals), [[(1, "completed"), (1, "completed")]] * 2)
