@@ -5,9 +5,13 @@ import pickle
 import torch
 
 VERSION = "2.10"  # of the format
-# torch's analyzer knows operations by names of its own, behind the name of a backend that it knows.
+# torch's analyzer knows operations by names of its own, behind the name of a backend that it knows. That of 2.11 knows
+# NCCL's names alone; by the last two it takes any sizes, if they are the same on all ranks.
 NAMES = {"sparse_all_reduce": "all_reduce", "recvAnySource": "recv"}
-BACKEND = "gloo" if torch.torch_version.TorchVersion(torch.__version__) >= (2, 13) else "nccl"  # 2.11 knows no gloo
+BACKEND, UNEVEN_GATHER, UNEVEN_SCATTER = "gloo", "all_gather_v", "reduce_scatter_v"
+if torch.torch_version.TorchVersion(torch.__version__) < (2, 13):
+    NAMES["barrier"] = "all_reduce_barrier"
+    BACKEND, UNEVEN_GATHER, UNEVEN_SCATTER = "nccl", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced"
 
 
 def _as_one(sizes, parts, wholes):
@@ -24,11 +28,11 @@ def _entry(note):
     if name == "all_gather":
         outputs = _as_one(outputs, size, len(inputs))
         if len(outputs) != len(inputs):  # the analyzer wants the same sizes from all ranks
-            name, inputs = "all_gather_v", outputs
+            name, inputs = UNEVEN_GATHER, outputs
     elif name == "reduce_scatter":
         inputs = _as_one(inputs, size, len(outputs))
         if len(outputs) != len(inputs):
-            name, outputs = "reduce_scatter_v", inputs
+            name, outputs = UNEVEN_SCATTER, inputs
     message = name in ("send", "recv")
     if message:
         name = f"{name} {note['rank']}{'->' if name == 'send' else '<-'}{note['peer']}"

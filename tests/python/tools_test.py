@@ -23,12 +23,13 @@ from torch.distributed.flight_recorder.components.fr_logger import FlightRecorde
 
 import lockstep_torch
 from lockstep_torch import bench
-from lockstep_torch._trace import BACKEND
+from lockstep_torch._trace import BACKEND, NAMES, UNEVEN_GATHER
 from worlds import World
 
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench"
-KINDS = ["all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "all_gather_v", "gather", "scatter",
-         "reduce_scatter", "_reduce_scatter_base", "all_to_all", "all_to_all", "barrier", "all_gather", "all_reduce"]
+KINDS = ["all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", UNEVEN_GATHER, "gather", "scatter",
+         "reduce_scatter", "_reduce_scatter_base", "all_to_all", "all_to_all", NAMES.get("barrier", "barrier"),
+         "all_gather", "all_reduce"]
 
 
 def every_kind(rank, size):
