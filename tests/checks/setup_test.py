@@ -188,6 +188,37 @@ class SetupTest(unittest.TestCase):
         self.venv()
         self.assertEqual(self.setup("build", "python").returncode, 0)
 
+    def test_programs_that_cannot_be_fetched_stop_those_who_need_them_alone(self):
+        python = self.torch("site/torch")[1]
+        (self.machine / "python_torch").write_text(f"{python}\n")
+        pip = """#!/bin/bash
+echo "$*" >>"$MACHINE/pip"
+[ -e "$MACHINE/reached" ] || { echo "no such host"; exit 1; }
+"""
+        # What makes an environment, and says where torch is.
+        self.program(self.machine / "bin/python3", PYTHON + f"""
+[ "$1 $2" != "-m venv" ] || {{
+  mkdir -p "$4/lib/python3.11/site-packages" "$4/bin"
+  cp "$MACHINE/pip.sh" "$4/bin/python"
+}}
+""")
+        self.program(self.machine / "pip.sh", pip)
+        pips = lambda: (self.machine / "pip").read_text().count("install")
+        left = self.setup("build", "programs-if-reached")
+        self.assertEqual(left.returncode, 0, left.stderr)
+        self.assertIn("could not be fetched, so their test is left out: no such host\n", left.stdout)
+        self.assertFalse((self.tree / "build/setup/programs/complete").exists())
+        needed = self.setup("build", "programs")
+        self.assertEqual(needed.returncode, 1)
+        self.assertIn("no such host\nsetup: pip install pytorch-lightning accelerate failed\n", needed.stderr)
+        (self.machine / "reached").touch()
+        for _ in range(2):  # once fetched, they are there
+            self.assertEqual(self.setup("build", "programs-if-reached").returncode, 0)
+        self.assertEqual(pips(), 3)
+        (self.machine / "python_torch").write_text(f"{self.torch('other/torch')[1]}\n")
+        self.assertEqual(self.setup("build", "programs").returncode, 0)  # which see another torch now
+        self.assertEqual(pips(), 4)
+
     def test_the_benchmarks_leave_peers_in_python_out_where_there_is_none(self):
         shutil.copy(TOOL.parent / "bench.sh", self.tree / "tools")
         self.program(self.tree / "release/bin/lockstep", '#!/bin/bash\necho "$*" >>"$MACHINE/bench"\n')

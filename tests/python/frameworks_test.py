@@ -1,5 +1,4 @@
-"""PyTorch Lightning, Hugging Face accelerate and torch.compile on the backend (make python-programs): each gets what it
-gets on gloo."""
+"""PyTorch Lightning, Hugging Face accelerate and torch.compile on the backend: each gets what it gets on gloo."""
 
 import logging
 import os
@@ -104,7 +103,6 @@ class FrameworksTest(unittest.TestCase):
 
     def test_accelerate(self):
         self.does_as_on_gloo(accelerated)
-
 
     def test_functional_collectives_in_a_compiled_graph(self):
         self.does_as_on_gloo(compiled)
