@@ -37,7 +37,8 @@ ProcessGroupLockstep::~ProcessGroupLockstep() { shutdown(); }
 
 void ProcessGroupLockstep::shutdown() {
   const WithoutGil without_gil;
-  std::shared_ptr<Stay> stay;  // let go of with no lock held
+  if (!within_.state->is_of_this_process()) return;  // who held the lock then is not here
+  std::shared_ptr<Stay> stay;                        // let go of with no lock held
   {
     const MutexLock lock(mutex_);
     stay = std::exchange(stay_, nullptr);
@@ -46,7 +47,7 @@ void ProcessGroupLockstep::shutdown() {
   if (store) store->leave();
   within_.state->close();
   stay.reset();
-  if (store && within_.state->is_of_this_process()) store->wait_for_end(Clock::steady().in(kServerEnd));
+  if (store) store->wait_for_end(Clock::steady().in(kServerEnd));
 }
 
 void ProcessGroupLockstep::abort() {
@@ -235,7 +236,6 @@ bool ProcessGroupLockstep::is_coalescing() const {
 }
 
 void ProcessGroupLockstep::note(const Named& named, std::optional<Traced>& traced) {
-  if (!within_.state->is_of_this_process()) return;
   TracedOperation operation{.name = named.name, .peer = named.peer.value_or(-1)};
   operation.inputs.add(named.inputs);
   operation.outputs.add(named.output);
@@ -280,7 +280,13 @@ void ProcessGroupLockstep::refuse_other_devices(const Named& named) const {
   for (const Tensors& list : named.outputs) refuse(list);
 }
 
+void ProcessGroupLockstep::refuse_in_forked_child(const Named& named) const {
+  if (within_.state->is_of_this_process()) return;
+  translated(*within_.names, [&] { (void)within_.state->any_backend(named.name); });
+}
+
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::issue(const Named& named, Begin begin) {
+  refuse_in_forked_child(named);
   refuse_other_devices(named);
   const auto noted = [&](std::optional<Traced>& traced) {
     note(named, traced);

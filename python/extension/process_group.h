@@ -120,10 +120,12 @@ class ProcessGroupLockstep final : public c10d::Backend {
   WorkPtr issue(const Named& named, Begin begin);
   // What it is begun by is given a place for the note of it.
   WorkPtr start(const Named& named, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin);
-  // In the trace, with its number. Nothing in a forked child, whose call will be refused.
+  // In the trace, with its number.
   void note(const Named& named, std::optional<Traced>& traced);
   // Of a call that was refused before anything was sent: the next has its number, as on the other ranks.
   void take_back(const Named& named, std::optional<Traced>& traced);
+  // Throws ValueError. Before a lock is taken, which a thread may have held that is not in the child.
+  void refuse_in_forked_child(const Named& named) const;
   // Throws ValueError.
   void refuse_other_devices(const Named& named) const;
   bool is_coalescing() const;
