@@ -83,7 +83,9 @@ c10d::ErrorType ProcessGroupLockstep::getError() {
       translated(*within_.names, [&] { return within_.state->any_backend("get_error")->failure(); });
   if (failure.ok()) return c10d::ErrorType::SUCCESS;
   if (failure.code() == Code::kTimeout) return c10d::ErrorType::TIMEOUT;
-  const bool here = failure.cause().rank == Rank{within_.state->global_rank()};
+  // Who is lost is the peer, and the rank is that of whoever reports it.
+  const std::optional<Rank> about = failure.cause().peer ? failure.cause().peer : failure.cause().rank;
+  const bool here = about == Rank{within_.state->global_rank()};
   return here ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::REMOTE_ERROR;
 }
 

@@ -18,6 +18,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import ErrorType
 
 import lockstep_torch
 from worlds import World, free_port
@@ -41,9 +42,13 @@ def a_rank_dies(rank, size):
     dist.all_reduce(value)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    own = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert own.get_error() == ErrorType.SUCCESS
     pending = dist.all_reduce(value, async_op=True)
-    return [error_of(pending.wait), error_of(lambda: dist.all_reduce(value)), error_of(dist.barrier),
-            error_of(lambda: pending.get_future().wait())]
+    answers = [error_of(pending.wait), error_of(lambda: dist.all_reduce(value)), error_of(dist.barrier),
+               error_of(lambda: pending.get_future().wait())]
+    assert own.get_error() == ErrorType.REMOTE_ERROR, own.get_error()
+    return answers
 
 
 def different_calls(rank, size):
@@ -201,7 +206,7 @@ def a_rank_does_not_come(rank, size):
     own._set_default_timeout(SOON)
     assert own.options._timeout == SOON
     answer.append(error_of(lambda: dist.all_reduce(torch.ones(2), group=at_once)))
-    assert own.get_error() == torch._C._distributed_c10d.ErrorType.TIMEOUT
+    assert own.get_error() == ErrorType.TIMEOUT
     store.set(str(rank), "done")
     return answer
 
@@ -431,6 +436,7 @@ def aborted(rank, size):
     if rank == 0:
         backend.abort()
     answer = error_of(lambda: dist.all_reduce(torch.ones(2)))
+    assert backend.get_error() == (ErrorType.REMOTE_ERROR if rank else ErrorType.COMM_ERROR)
     return answer
 
 
