@@ -95,6 +95,14 @@ std::vector<std::vector<std::size_t>> by_type(const std::vector<at::Tensor>& ten
   return places;
 }
 
+std::vector<at::Tensor> at_places(const std::vector<at::Tensor>& tensors,
+                                  const std::vector<std::size_t>& places) {
+  std::vector<at::Tensor> some;
+  some.reserve(places.size());
+  for (const std::size_t i : places) some.push_back(tensors[i]);
+  return some;
+}
+
 }  // namespace
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -183,10 +191,12 @@ WorkPtr ProcessGroupLockstep::allgather_into_tensor_coalesced(Tensors& outputs, 
   check_pairs("all_gather_single_coalesced", outputs, inputs);
   std::vector<WorkPtr> works;
   for (const auto& places : by_type(inputs)) {
-    works.push_back(issue(named(OpType::COALESCED, "all_gather", inputs, outputs, opts), [&] {
+    const Tensors from = at_places(inputs, places);
+    const Tensors to = at_places(outputs, places);
+    works.push_back(issue(named(OpType::COALESCED, "all_gather", from, to, opts), [&] {
       tensor::Coalescing together(
           {.group = group(), .async_op = opts.asyncOp, .timeout = duration(opts.timeout)});
-      for (const std::size_t i : places) together.all_gather_single(outputs[i], inputs[i]);
+      for (std::size_t i = 0; i < places.size(); ++i) together.all_gather_single(to[i], from[i]);
       return together.launch();
     }));
   }
@@ -240,9 +250,11 @@ WorkPtr ProcessGroupLockstep::reduce_scatter_tensor_coalesced(Tensors& outputs, 
   const tensor::ReduceOptions asked = reducing(within_, "reduce_scatter_single_coalesced", opts);
   std::vector<WorkPtr> works;
   for (const auto& places : by_type(inputs)) {
-    works.push_back(issue(named(OpType::COALESCED, "reduce_scatter", inputs, outputs, opts), [&] {
+    const Tensors from = at_places(inputs, places);
+    const Tensors to = at_places(outputs, places);
+    works.push_back(issue(named(OpType::COALESCED, "reduce_scatter", from, to, opts), [&] {
       tensor::Coalescing together(asked);
-      for (const std::size_t i : places) together.reduce_scatter_single(outputs[i], inputs[i]);
+      for (std::size_t i = 0; i < places.size(); ++i) together.reduce_scatter_single(to[i], from[i]);
       return together.launch();
     }));
   }

@@ -101,7 +101,7 @@ def coalesced(rank, size):
     assert work.wait(datetime.timedelta(seconds=20))
     assert work._get_duration() > 0 and work.get_future_result().wait() == 0, work._get_duration()
     given = work.get_future().wait()
-    assert [one.tolist() for one in given] == [[1.0] * 2 * size] * 4, given  # each operation names all
+    assert [one.tolist() for one in given] == [[1.0] * 2 * size] * 2, given
     if rank == 1:
         dist.distributed_c10d._get_default_store().wait(["waited"])
         gather(outputs, inputs).wait()
