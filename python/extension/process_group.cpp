@@ -128,7 +128,13 @@ at::Tensor ProcessGroupLockstep::allocateTensor(long size, at::TensorOptions opt
 }
 
 OptionsPtr ProcessGroupLockstep::options_for(const c10::intrusive_ptr<c10d::Backend::Options>& given) const {
-  auto options = c10::make_intrusive<python::Options>(given ? given->timeout : this->options()->timeout);
+  const OptionsPtr own = this->options();
+  auto options = c10::make_intrusive<python::Options>(given ? given->timeout : own->timeout);
+  const auto* const ours = dynamic_cast<const python::Options*>(given.get());
+  const python::Options& said = ours == nullptr ? *own : *ours;
+  options->stall_after = said.stall_after;
+  options->heap_capacity = said.heap_capacity;
+  options->threads = said.threads;
   if (given) {
     options->group_name = given->group_name;
     options->group_desc = given->group_desc;

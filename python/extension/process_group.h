@@ -140,6 +140,7 @@ class ProcessGroupLockstep final : public c10d::Backend {
   void check_pairs(const char* call, const Tensors& outputs, const Tensors& inputs) const;
   std::shared_ptr<Stay> stay(const char* call) const;
   OptionsPtr options() const;
+  // What is said of a world is said of this one, unless `given` are options of ours.
   OptionsPtr options_for(const c10::intrusive_ptr<c10d::Backend::Options>& given) const;
   // The group of the last split, if it was of this name and these ranks, and is there. torch asks once for
   // each kind of device.

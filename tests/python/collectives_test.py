@@ -186,10 +186,19 @@ def merged(rank, size):
     """A group that is made of what is left of others, in a store of its own."""
     store = dist.PrefixStore("merged", dist.distributed_c10d._get_default_store())
     for kind in ("lockstep", "gloo"):
-        apart = dist.new_group(backend=f"cpu:{kind}")
+        given = lockstep_torch.Options() if kind == "lockstep" else None
+        if given:
+            given.heap_capacity = 64 << 20
+        apart = dist.new_group(backend=f"cpu:{kind}", pg_options=given)
         together = apart.merge_remote_group(dist.PrefixStore(kind, store), size, PATIENCE, group_name=f"{kind} again")
         dist.destroy_process_group(apart)
         value = torch.zeros(size)
+        if given:  # it is a world of its own, with the heap that was asked for
+            try:
+                lockstep_torch.empty_resident(64 << 20, group=together)
+                raise AssertionError("there was room")
+            except torch.OutOfMemoryError as error:
+                assert "64.0 MiB" in str(error), error
         value[together.rank()] = 1  # ranks are in the order of their arrival
         together.allreduce([value]).wait()
         assert together.size() == size and value.eq(1).all(), (kind, value)
