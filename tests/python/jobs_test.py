@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import lockstep_torch
-from worlds import PATIENCE, World, free_port, options
+from worlds import PATIENCE, World, free_port, options, spawned
 
 PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -277,6 +277,9 @@ class JobsTest(unittest.TestCase):
                      "lockstep://, by Slurm's variables"):
             with self.subTest(kind):
                 self.assertEqual(World(2, joins=False).run(join_as, kind, free_port(), ""), [3.0, 3.0])
+
+    def test_ranks_may_be_spawned(self):
+        torch.multiprocessing.spawn(spawned, (2, free_port()), nprocs=2)
 
     def test_a_secret_of_the_users_is_the_one_that_counts(self):
         for ranks_differ in (False, True):

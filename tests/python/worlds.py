@@ -34,6 +34,16 @@ def options():
     return given
 
 
+def spawned(rank, size, port):
+    """A rank of torch.multiprocessing.spawn, which finds it by its module."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("lockstep", rank=rank, world_size=size, timeout=PATIENCE, pg_options=options())
+    value = torch.tensor([rank + 1.0])
+    dist.all_reduce(value)
+    assert value.item() == size * (size + 1) / 2, value
+    dist.destroy_process_group()
+
+
 class World:
     """Runs a function in so many processes that have a default group; gives what each returns, by rank."""
 
