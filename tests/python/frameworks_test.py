@@ -1,5 +1,6 @@
 """PyTorch Lightning, Hugging Face accelerate and torch.compile on the backend: each gets what it gets on gloo."""
 
+import datetime
 import logging
 import os
 import tempfile
@@ -16,7 +17,10 @@ import accelerate  # noqa: E402
 import pytorch_lightning  # noqa: E402
 from pytorch_lightning.strategies import DDPStrategy  # noqa: E402
 
+import worlds  # noqa: E402
 from worlds import World, free_port  # noqa: E402
+
+worlds.PATIENCE = datetime.timedelta(seconds=400)  # inductor runs a compiler
 
 
 def data():
