@@ -19,6 +19,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OLDEST_TORCH = "2.11"  # that it was built and tested with; CMakeLists.txt reads this line
+NEWEST_TORCH = "2.13"
 
 
 def fail(sentence):
@@ -33,9 +34,21 @@ def find_torch():
         fail(f"{sys.executable} has no torch; install torch first, and then this again.")
     folder = pathlib.Path(found).parent
     version = re.search(r"__version__ = '([^']*)'", (folder / "version.py").read_text(encoding="utf-8")).group(1)
-    if [int(part) for part in version.split(".")[:2]] < [int(part) for part in OLDEST_TORCH.split(".")]:
+    release, oldest, newest = ([int(part) for part in text.split(".")[:2]] for text in (version, OLDEST_TORCH, NEWEST_TORCH))
+    if release < oldest:
         fail(f"it needs torch {OLDEST_TORCH} or newer, and {sys.executable} has {version}; install a newer one, and then this again.")
+    if release > newest:
+        print(f"lockstep-torch: it was tested with torch {OLDEST_TORCH} to {NEWEST_TORCH}, and {sys.executable} has {version}; if it "
+              f"does not compile, install torch {NEWEST_TORCH}, and then this again.", file=sys.stderr, flush=True)
     return folder
+
+
+def commands(folder, torch):
+    """What configures and builds it."""
+    return [["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+             "-DLOCKSTEP_TESTS=OFF", "-DLOCKSTEP_MPI=OFF", f"-DTorch_DIR={torch}/share/cmake/Torch",
+             f"-DLOCKSTEP_TORCH_PYTHON={sys.executable}"],
+            ["cmake", "--build", folder, "--target", "lockstep_torch_package"]]
 
 
 def build(folder):
@@ -45,11 +58,7 @@ def build(folder):
         fail(f"it is built from source, and there is no {' and no '.join(missing)}; tools/setup.sh installs what it needs.")
     torch = find_torch()
     shutil.rmtree(folder / "python", ignore_errors=True)  # of another version, or for another Python
-    commands = [["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
-                 "-DLOCKSTEP_TESTS=OFF", "-DLOCKSTEP_MPI=OFF", f"-DTorch_DIR={torch}/share/cmake/Torch",
-                 f"-DLOCKSTEP_TORCH_PYTHON={sys.executable}"],
-                ["cmake", "--build", folder, "--target", "lockstep_torch_package"]]
-    for command in commands:
+    for command in commands(folder, torch):
         if subprocess.run(command, check=False).returncode:
             fail(f"the build in {folder} has failed, for the reason above; tools/setup.sh installs what it needs.")
     return folder / "python"

@@ -1,9 +1,12 @@
 """The package as pip installs it: in an environment of its own, next to the torch that is there."""
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -161,6 +164,24 @@ class PackageTest(unittest.TestCase):
         said = "lockstep-torch could not make itself known to torch"
         self.assertRegex(errors, rf"(?m)UserWarning: {said}.*\n(?:.*\n)*{said}")
 
+    def test_nothing_but_the_module_itself_is_seen_of_the_core(self):
+        """It is linked in, and is not mixed up with one of a program that has it too."""
+        extension = next((self.site / "lockstep_torch").glob("_C*.so"))
+        names = subprocess.run(["nm", "-D", "--defined-only", extension], capture_output=True, text=True, check=True).stdout
+        self.assertIn(" T PyInit__C\n", names)
+        self.assertEqual([line for line in names.splitlines() if "lockstep" in line], [])
+
+    def test_what_pip_runs_would_build_the_package(self):
+        """Configures in earnest, and asks what would be built then."""
+        torch = build_backend.find_torch()
+        configure, compile_it = build_backend.commands(pathlib.Path(self.folder.name, "plain"), torch)
+        subprocess.run(configure, capture_output=True, check=True)
+        steps = subprocess.run([*compile_it, "--", "-n"], capture_output=True, text=True, check=True).stdout
+        self.assertRegex(steps, r"Linking CXX shared module python/lockstep_torch/_C\.\S*\.so\n")
+        for built in ("bench.py", "lockstep_torch_entry.py"):
+            self.assertIn(built, steps)
+        self.assertNotIn("_test", steps)
+
     def test_a_wheel_is_of_what_was_built_last(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -200,6 +221,21 @@ class PackageTest(unittest.TestCase):
         finally:
             shutil.rmtree(older)
         self.assertRegex(ran.stderr, r"^lockstep-torch: it needs torch 2\.11 or newer, and .* has 2\.9\.1\+cpu; install a newer one")
+
+    def test_a_torch_newer_than_what_was_tested_is_one_sentence(self):
+        newer = pathlib.Path(self.folder.name, "newer")
+        newer.mkdir()
+        said = io.StringIO()
+        for version, warns in (("2.11.0", False), ("2.13.1+cpu", False), ("2.14.0.dev20260101", True), ("3.0.0", True)):
+            (newer / "version.py").write_text(f"__version__ = '{version}'\n")
+            found = argparse.Namespace(stdout=f"{newer}/__init__.py\n")
+            with mock.patch("subprocess.run", return_value=found), contextlib.redirect_stderr(said):
+                self.assertEqual(build_backend.find_torch(), newer)
+            self.assertEqual(said.getvalue().count("\n"), int(warns))
+            if warns:
+                self.assertRegex(said.getvalue(), rf"^lockstep-torch: it was tested with torch 2\.11 to 2\.13, and .* has "
+                                                  rf"{re.escape(version)}; if it does not compile, install torch 2\.13")
+            said = io.StringIO()
 
 
 if __name__ == "__main__":
