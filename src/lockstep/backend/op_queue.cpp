@@ -1,11 +1,12 @@
 #include "lockstep/backend/op_queue.h"
 
 #include <deque>
+#include <exception>
+#include <list>
 #include <new>
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "lockstep/backend/callback_scope.h"
 #include "lockstep/base/fork_guard.h"
@@ -45,7 +46,16 @@ Status of_the_parent(const std::string& whose) {
 }  // namespace
 
 using Callback = std::function<void(const Status&)>;
+// Callbacks and what they are told: handing a list on takes no memory.
+using Callbacks = std::list<std::pair<Callback, Status>>;
 
+// Operations that will not run; their bodies are destroyed with it, with no lock held.
+struct OpQueue::Dropped {
+  ~Dropped();
+  std::deque<std::shared_ptr<Op>> ops;
+};
+
+// What ends an operation, or takes it out of the queue, takes no memory: there may be none.
 struct OpQueue::State {
   State(const Clock& given, std::string owner) : clock(given), whose(std::move(owner)) {}
 
@@ -58,7 +68,7 @@ struct OpQueue::State {
   Mutex mutex;
   CondVar changed;
   std::deque<std::shared_ptr<Op>> pending LOCKSTEP_GUARDED_BY(mutex);  // issued, not begun; in order
-  std::deque<std::pair<Callback, Status>> callbacks LOCKSTEP_GUARDED_BY(mutex);
+  Callbacks callbacks LOCKSTEP_GUARDED_BY(mutex);
   // What runs; a number of 0 is that of run_alone().
   struct Running {
     std::string_view name;
@@ -70,14 +80,18 @@ struct OpQueue::State {
   std::uint64_t issued LOCKSTEP_GUARDED_BY(mutex) = 0;
 
   std::thread worker LOCKSTEP_GUARDED_BY(mutex);
+  const Status no_memory = Status::internal(cat(whose, "this process is out of memory"),
+                                            {.failure = Failure::kNoMemory});
 
   // Whether the first of `pending` can be run by whoever is there: an operation without a body is the place
   // of a thread that will run it itself. Whoever has less time than the operation must not run it.
   bool can_run_next(const std::optional<Deadline>& until = std::nullopt) LOCKSTEP_REQUIRES(mutex);
   void run_next() LOCKSTEP_REQUIRES(mutex);
+  Status run_body(Op& op) const;
   void complete(Op& op, Status status) LOCKSTEP_REQUIRES(mutex);
-  // Gives the bodies that will not run, to be destroyed with no lock held.
-  std::vector<Body> fail(const Status& why) LOCKSTEP_REQUIRES(mutex);
+  // `dropped`, which is empty, is given what will not run.
+  void fail(const Status& why, Dropped& dropped) LOCKSTEP_REQUIRES(mutex);
+  Status late(const Turn& turn, std::uint64_t number) LOCKSTEP_REQUIRES(mutex);
   // What the operation that is the first of `pending`, or waits there, waits for: "all_reduce #3".
   std::string before_all() LOCKSTEP_REQUIRES(mutex);
   static Status make_worker(const std::shared_ptr<State>& state) LOCKSTEP_REQUIRES(state->mutex);
@@ -123,7 +137,7 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
     } else {
       const MutexLock lock(state->mutex);
       if (!done) {
-        callbacks.push_back(std::move(then));
+        callbacks.emplace_back(std::move(then), Status());
         return;
       }
       if (!state->stopped && State::make_worker(state).ok()) {
@@ -151,7 +165,7 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
   std::string_view name = "operation";
   // Guarded by state->mutex, which the analysis cannot name from here.
   Body body;
-  std::vector<Callback> callbacks;
+  Callbacks callbacks;
   bool done = false;
   Status result;
   Duration took{};
@@ -160,8 +174,8 @@ struct OpQueue::Op final : public Work, public std::enable_shared_from_this<Op> 
 void OpQueue::State::complete(Op& op, Status status) {
   op.done = true;
   op.result = std::move(status);
-  for (Callback& callback : op.callbacks) callbacks.emplace_back(std::move(callback), op.result);
-  op.callbacks.clear();
+  for (auto& [callback, told] : op.callbacks) told = op.result;
+  callbacks.splice(callbacks.end(), op.callbacks);
 }
 
 bool OpQueue::State::can_run_next(const std::optional<Deadline>& until) {
@@ -175,7 +189,7 @@ void OpQueue::State::run_next() {
   running = {.name = op->name, .number = op->number};
   mutex.unlock();
   const base::TimePoint start = clock.now();
-  Status status = op->body(op->number);
+  Status status = run_body(*op);
   op->body = nullptr;  // lets go of what it kept
   const Duration took = clock.now() - start;
   mutex.lock();
@@ -183,6 +197,22 @@ void OpQueue::State::run_next() {
   complete(*op, std::move(status));
   running.reset();
   changed.notify_all();
+}
+
+Status OpQueue::State::run_body(Op& op) const {
+  try {
+    try {
+      return op.body(op.number);
+    } catch (const std::bad_alloc&) {
+      return no_memory;
+    } catch (const std::exception& thrown) {
+      return Status::internal(cat(whose, op.name, " #", op.number, " has thrown: ", thrown.what()));
+    } catch (...) {
+      return Status::internal(cat(whose, op.name, " #", op.number, " has thrown"));
+    }
+  } catch (const std::bad_alloc&) {
+    return no_memory;
+  }
 }
 
 Status OpQueue::State::make_worker(const std::shared_ptr<State>& state) {
@@ -195,13 +225,13 @@ void OpQueue::State::work() {
   const MutexLock lock(mutex);
   while (!stopped || !callbacks.empty()) {
     if (!callbacks.empty()) {
-      auto [callback, status] = std::move(callbacks.front());
-      callbacks.pop_front();
+      Callbacks first;
+      first.splice(first.end(), callbacks, callbacks.begin());
       mutex.unlock();
       {
         const CallbackScope scope(this);
-        callback(status);
-        callback = nullptr;
+        first.front().first(first.front().second);
+        first.clear();
       }
       mutex.lock();
     } else if (can_run_next()) {
@@ -210,6 +240,10 @@ void OpQueue::State::work() {
       changed.wait(mutex);
     }
   }
+}
+
+OpQueue::Dropped::~Dropped() {
+  for (const auto& op : ops) op->body = nullptr;
 }
 
 OpQueue::OpQueue(const Clock& clock, std::string whose)
@@ -241,27 +275,28 @@ OpQueue::~OpQueue() {
 OpQueue::Begun OpQueue::begin_run(const Turn& turn) {
   if (CallbackScope::is_here()) return {.refused = from_a_callback(state_->whose)};
   std::shared_ptr<State> held;  // the queue may be destroyed while this thread waits
-  std::vector<Body> dropped;    // destroyed with no lock held
+  Dropped dropped;
   State& state = *state_;
   const MutexLock lock(state.mutex);
   if (!state.failure.ok()) return {.refused = state.failure};
-  const std::uint64_t sequence = ++state.issued;
   if (!state.running && state.pending.empty()) {
+    const std::uint64_t sequence = ++state.issued;
     state.running = {.name = turn.name, .number = sequence};
     return {.sequence = sequence};
   }
   // A place in the order, to be taken by this thread when it comes to the front.
   held = state_;
   const auto place = std::make_shared<Op>(held, turn.deadline);
+  state.pending.push_back(place);
+  const std::uint64_t sequence = ++state.issued;
   place->number = sequence;
   place->name = turn.name;
-  state.pending.push_back(place);
   while (!place->done && (state.running || state.pending.front() != place)) {
     if (state.can_run_next(turn.deadline)) {
       state.run_next();
     } else if (turn.deadline.expired()) {
-      const Status late = waited_behind(state.whose, turn.name, sequence, state.before_all());
-      dropped = state.fail(late);
+      const Status late = state.late(turn, sequence);
+      state.fail(late, dropped);
       return {.sequence = sequence, .late = late};
     } else {
       state.changed.wait_until(state.mutex, turn.deadline);
@@ -295,9 +330,9 @@ WorkPtr OpQueue::start(Body body, const Deadline& deadline, std::uint64_t number
     state_->complete(*op, made);
     return op;
   }
+  state_->pending.push_back(op);
   op->number = state_->issued + 1;
   state_->issued += numbers;
-  state_->pending.push_back(op);
   state_->changed.notify_all();
   return op;
 }
@@ -315,24 +350,26 @@ std::string OpQueue::State::before_all() {
   return first.number == 0 ? std::string(first.name) : cat(first.name, " #", first.number);
 }
 
-std::vector<OpQueue::Body> OpQueue::State::fail(const Status& why) {
-  std::vector<Body> dropped;
-  if (!failure.ok()) return dropped;
-  failure = why;
-  for (const auto& op : pending) {
-    dropped.push_back(std::move(op->body));
-    op->body = nullptr;
-    complete(*op, why);
+Status OpQueue::State::late(const Turn& turn, std::uint64_t number) {
+  try {
+    return waited_behind(whose, turn.name, number, before_all());
+  } catch (const std::bad_alloc&) {
+    return no_memory;
   }
-  pending.clear();
+}
+
+void OpQueue::State::fail(const Status& why, Dropped& dropped) {
+  if (!failure.ok()) return;
+  failure = why;
+  pending.swap(dropped.ops);
+  for (const auto& op : dropped.ops) complete(*op, why);
   changed.notify_all();
-  return dropped;
 }
 
 void OpQueue::fail(const Status& why) {
-  std::vector<Body> dropped;  // destroyed with no lock held
+  Dropped dropped;
   const MutexLock lock(state_->mutex);
-  dropped = state_->fail(why);
+  state_->fail(why, dropped);
 }
 
 void OpQueue::run_alone(const std::function<void()>& body) {
@@ -341,8 +378,8 @@ void OpQueue::run_alone(const std::function<void()>& body) {
     while (state_->running) state_->changed.wait(state_->mutex);
     state_->running = {.name = "the end of the group"};
   }
+  const RunEnd end{*this};
   body();
-  end_run();
 }
 
 bool OpQueue::busy() const {

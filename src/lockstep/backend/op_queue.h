@@ -7,6 +7,8 @@
 //
 // Thread safety: any thread; bodies run with no lock held.
 // Destruction: fail() first, then whatever runs must end; it is waited for. Works may outlive the queue.
+// Errors: what a body throws has ended the body, and the queue goes on. run() and run_alone() let it through;
+// an operation of start() ends with kInternal, for want of memory with kNoMemory.
 // Does not: know what an operation is, or stop one that runs.
 #pragma once
 
@@ -66,6 +68,7 @@ class OpQueue {
 
  private:
   struct Op;
+  struct Dropped;
   struct State;
 
   // This thread may run number `sequence` now, and must call end_run(); else `refused` or `late` say why not.
@@ -76,6 +79,11 @@ class OpQueue {
   };
   Begun begin_run(const Turn& turn);
   void end_run();
+  // Ends what runs, however its scope is left.
+  struct RunEnd {
+    ~RunEnd() { queue.end_run(); }
+    OpQueue& queue;
+  };
 
   // Shared with the works, which may outlive the queue.
   const std::shared_ptr<State> state_;
@@ -86,9 +94,8 @@ Status OpQueue::run(const Turn& turn, const Function& body, const Late& late) {
   const Begun begun = begin_run(turn);
   if (!begun.late.ok()) return late(begun.late);
   LOCKSTEP_TRY(begun.refused);
-  Status status = body(begun.sequence);
-  end_run();
-  return status;
+  const RunEnd end{*this};
+  return body(begun.sequence);
 }
 
 }  // namespace lockstep::backend

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <future>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -134,6 +136,36 @@ TEST(OpQueue, AFailureEndsWhatHasNotBegunAndAllThatComesLater) {
   EXPECT_THAT(queue.run(turn(), [](std::uint64_t) { return Status(); }), StatusIs(Code::kDisconnected));
   EXPECT_THAT(queue.start([](std::uint64_t) { return Status(); }, long_enough())->wait(),
               StatusIs(Code::kDisconnected));
+}
+
+TEST(OpQueue, ABodyThatThrowsLeavesTheQueueUsable) {
+  OpQueue queue(steady(), "rank 2: group \"pair\"");
+  const auto fine = [](std::uint64_t) { return Status(); };
+  const auto no_memory = [](std::uint64_t) -> Status { throw std::bad_alloc(); };
+  EXPECT_THROW((void)queue.run(turn(), no_memory), std::bad_alloc);
+  EXPECT_FALSE(queue.busy());
+  EXPECT_OK(queue.run(turn(), fine));
+
+  const auto kept = std::make_shared<int>(1);
+  const auto unable = [kept](std::uint64_t) -> Status { throw std::bad_alloc(); };
+  const auto wrong = [kept](std::uint64_t) -> Status { throw std::runtime_error("a hook's"); };
+  for (const bool waits : {true, false}) {  // on this thread, and on the worker
+    const WorkPtr first = queue.start(unable, long_enough());
+    const WorkPtr second = queue.start(wrong, long_enough(), 1, "all_reduce");
+    std::promise<Status> told;
+    second->on_complete([&](const Status& status) { told.set_value(status); });
+    if (waits) (void)second->wait();
+    EXPECT_THAT(told.get_future().get(), StatusIs(Code::kInternal, HasSubstr("has thrown: a hook's")));
+    EXPECT_EQ(first->status().failure(), Failure::kNoMemory) << first->status().text();
+    EXPECT_THAT(std::string(first->status().message()), HasSubstr("rank 2: group \"pair\""));
+    EXPECT_OK(queue.run(turn(), fine));
+  }
+
+  EXPECT_THROW(queue.run_alone([] { throw std::bad_alloc(); }), std::bad_alloc);
+  EXPECT_FALSE(queue.busy());
+  queue.run_alone([] {});
+  EXPECT_OK(queue.run(turn(), fine));
+  EXPECT_EQ(queue.last_sequence(), 9U);
 }
 
 TEST(OpQueue, AWaitWithLessTimeThanTheOperationGivesUpAndTheOperationGoesOn) {
