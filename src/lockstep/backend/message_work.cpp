@@ -20,6 +20,7 @@ void MessageWork::complete(const Status& status, std::optional<Rank> source) {
   std::shared_ptr<const void> keep;
   {
     const MutexLock lock(mutex_);
+    if (done_) return;
     status_ = status;
     source_ = source;
     took_ = clock_.now() - start_;

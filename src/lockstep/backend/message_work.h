@@ -29,7 +29,7 @@ class MessageWork final : public Work {
   MessageWork(MessageName name, std::shared_ptr<const void> keep, const Clock& clock,
               std::shared_ptr<transport::messages::Progress> progress);
 
-  // Once, with no lock held. Callbacks run here.
+  // With no lock held; only the first time counts. Callbacks run here.
   void complete(const Status& status, std::optional<Rank> source);
 
   Status wait(std::optional<Deadline> deadline) override;

@@ -1,44 +1,13 @@
 // Messengers in a process that runs out of memory in the middle of their work.
 #include <gmock/gmock.h>
 
-#include <cstdlib>
-#include <new>
-
+#include "lockstep/testing/short_memory.h"
 #include "lockstep/testing/status_matchers.h"
 #include "lockstep/transport/messages/messages_test_support.h"
-
-namespace {
-
-// How many allocations of this thread still succeed, while it is not negative; then one fails.
-alignas(8) thread_local int allocations_left = -1;
-
-bool may_allocate() { return allocations_left < 0 || allocations_left-- > 0; }
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  void* const memory = may_allocate() ? std::malloc(size == 0 ? 1 : size) : nullptr;
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "lockstep/transport/messages/strand.h"
 
 namespace lockstep::testing {
 namespace {
-
-// The calling thread has no memory for the allocation number `fail_at` that it makes here, and only for that.
-template <typename Body>
-void without_one_allocation(int fail_at, Body body) {
-  allocations_left = fail_at;
-  try {
-    body();
-  } catch (const std::bad_alloc&) {
-    allocations_left = -1;
-    throw;
-  }
-  allocations_left = -1;
-}
 
 // Rank 0 sends `size` bytes to rank 1 without its allocation number `fail_at`. True if that one was needed.
 bool bear(const Medium& medium, std::size_t size, int fail_at) {
@@ -113,6 +82,28 @@ TEST(MessengerMemory, TheOwnerHearsOnceThatTheMessengerHasEnded) {
     EXPECT_EQ(heard, received.ok() ? 0 : 1);
     if (received.ok()) break;
     EXPECT_THAT(received, FailureIs(Failure::kNoMemory));
+  }
+}
+
+TEST(MessengerMemory, WhatTheLoopCannotTakeTheNextTurnCalls) {
+  using transport::messages::Strand;
+  const auto loop = transport::Loop::start("test", Clock::steady()).value();
+  for (int fail_at = 0;; ++fail_at) {
+    SCOPED_TRACE(fail_at);
+    std::atomic<int> called = 0;
+    const auto strand = std::make_shared<Strand>([] {});
+    std::function<void(const Status&, std::optional<Rank>)> done = [&](const Status&, auto) { ++called; };
+    bool accepted = false;
+    const bool needed = without_one_allocation(fail_at, [&] {
+      strand->run_for(*loop, [&] {
+        strand->call(done, Status(), std::nullopt);
+        accepted = true;
+      });
+    });
+    strand->run([] {});
+    loop->run_and_drain([] {});
+    EXPECT_EQ(called, accepted ? 1 : 0);
+    if (!needed) break;
   }
 }
 

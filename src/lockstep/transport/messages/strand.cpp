@@ -60,28 +60,54 @@ void Strand::call(std::function<void(const Status&, std::optional<Rank>)>& done,
   calls_.push_back({.done = std::move(done), .status = status, .source = source});
 }
 
-Strand::Calls Strand::finish(Caller caller) {
-  Calls calls = std::exchange(calls_, {});
-  if (!calls.empty() && caller == Caller::kThisThread) calling_.push_back(std::this_thread::get_id());
+// While one lives this thread makes calls.
+struct Strand::Making {
+  ~Making() {
+    const MutexLock lock(strand.mutex_);
+    strand.calling_.erase(std::ranges::find(strand.calling_, std::this_thread::get_id()));
+    strand.changed_.notify_all();
+  }
+  Strand& strand;
+};
+
+void Strand::finish(Caller caller, Turn& done) {
+  if (!calls_.empty() && caller == Caller::kThisThread) {
+    done.calls = std::exchange(calls_, {});
+    calling_.push_back(std::this_thread::get_id());
+  }
+  done.leaves_calls = !calls_.empty();
   holder_.store({}, std::memory_order_relaxed);
-  return calls;
 }
 
 void Strand::make(const Calls& calls) {
   if (calls.empty()) return;
-  for (const Call& call : calls) call.done(call.status, call.source);
+  const Making making{*this};
+  std::exception_ptr thrown;
+  for (const Call& call : calls) {
+    try {
+      tell(call);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
   after_calls_();
-  const MutexLock lock(mutex_);
-  calling_.erase(std::ranges::find(calling_, std::this_thread::get_id()));
-  changed_.notify_all();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
-void Strand::make_again(const Calls& calls) {
-  {
-    const MutexLock lock(mutex_);
-    calling_.push_back(std::this_thread::get_id());
+void Strand::tell(const Call& call) const {
+  try {
+    call.done(call.status, call.source);
+  } catch (const std::bad_alloc&) {
+    call.done(no_memory_, std::nullopt);
   }
-  make(calls);
+}
+
+void Strand::have_made(Loop& loop) {
+  try {
+    loop.post([self = shared_from_this()] { self->run([] {}); });
+  } catch (const std::bad_alloc&) {
+    return;  // they are still there
+  }
 }
 
 void Strand::await_calls() {

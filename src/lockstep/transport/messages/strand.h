@@ -7,7 +7,8 @@
 // Thread safety: run(), try_run(), run_for() and await_calls() from any thread; post() and call() on the
 // strand. Never held while somebody else's code runs: callbacks are called after the turn.
 // Errors: a task that throws (there is no memory) leaves its work half done. Its turn goes on with
-// when_failed(), on the strand, and no thread hears the exception.
+// when_failed(), on the strand, and no thread hears the exception. A callback that has no memory for what it
+// is told is called again, with kNoMemory; whatever one throws, the others are called.
 #pragma once
 
 #include <atomic>
@@ -53,16 +54,15 @@ class Strand : public std::enable_shared_from_this<Strand> {
       return true;
     }
     mutex_.lock();
-    bool went_well = true;
-    make(turn(std::forward<Body>(task), Caller::kThisThread, went_well));
-    return went_well;
+    const Turn done = turn(std::forward<Body>(task), Caller::kThisThread);
+    make(done.calls);
+    return done.went_well;
   }
   // As run(); false, and nothing is run, if another thread is on the strand.
   template <typename Body>
   bool try_run(Body&& task) {
     if (!mutex_.try_lock()) return false;
-    bool went_well = true;
-    make(turn(std::forward<Body>(task), Caller::kThisThread, went_well));
+    make(turn(std::forward<Body>(task), Caller::kThisThread).calls);
     return true;
   }
   // As run(), for a thread that may not make the calls: the loop makes them.
@@ -70,10 +70,7 @@ class Strand : public std::enable_shared_from_this<Strand> {
   void run_for(Loop& loop, Body&& task) {
     if (is_here()) return task();
     mutex_.lock();
-    bool went_well = true;
-    Calls calls = turn(std::forward<Body>(task), Caller::kAnother, went_well);
-    if (!calls.empty())
-      loop.post([self = shared_from_this(), calls = std::move(calls)] { self->make_again(calls); });
+    if (turn(std::forward<Body>(task), Caller::kAnother).leaves_calls) have_made(loop);
   }
 
   // Later in this turn.
@@ -91,29 +88,38 @@ class Strand : public std::enable_shared_from_this<Strand> {
   static constexpr std::size_t kManyThreads = 1024;
   using Calls = std::vector<Call>;
   enum class Caller : bool { kThisThread, kAnother };
+  struct Turn {
+    bool went_well = true;
+    Calls calls = {};           // for this thread, which makes them
+    bool leaves_calls = false;  // for another
+  };
+  struct Making;
 
   // Unlocks at the end.
   template <typename Body>
-  Calls turn(Body&& task, Caller caller, bool& went_well) LOCKSTEP_ANNOTATE(release_capability(mutex_)) {
+  Turn turn(Body&& task, Caller caller) LOCKSTEP_ANNOTATE(release_capability(mutex_)) {
+    Turn done;
     holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     try {
       task();
       run_posted();
     } catch (...) {
-      went_well = false;
+      done.went_well = false;
       recover();
     }
-    Calls calls = finish(caller);
+    finish(caller, done);
     mutex_.unlock();
-    return calls;
+    return done;
   }
   void run_posted();
   // In a handler: tells what was thrown, and runs what is still posted.
   void recover();
   Status thrown() const;
-  Calls finish(Caller caller) LOCKSTEP_REQUIRES(mutex_);
+  void finish(Caller caller, Turn& done) LOCKSTEP_REQUIRES(mutex_);
   void make(const Calls& calls);
-  void make_again(const Calls& calls);
+  void tell(const Call& call) const;
+  // The loop makes the calls, or whoever is the next to come.
+  void have_made(Loop& loop);
 
   const Task after_calls_;
   // Made in time: when it is needed there may be no memory for it.
