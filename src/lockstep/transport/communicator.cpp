@@ -31,9 +31,20 @@ Status Communicator::fail(const Status& status) {
     // A rank that has no socket left leaves the telling to its neighbours.
     const bool cannot_tell =
         known.failure() == Failure::kNoDescriptors && known.cause().peer == rank_of(position_);
-    if (!cannot_tell && board_->claim_telling()) links_->spread_news(who_can_be_told(known), known);
+    if (!cannot_tell) tell(known);
   }
   return board_->failure();
+}
+
+void Communicator::tell(const Status& failure) {
+  const std::vector<std::vector<int>> others = who_can_be_told(failure);
+  if (!board_->claim_telling()) return;
+  try {
+    links_->spread_news(others, failure);
+  } catch (...) {  // there is no memory: whoever comes next tells them
+    board_->give_back_telling();
+    throw;
+  }
 }
 
 // Of every other host the members, but for the one that is lost. Where one cannot be reached, a host may be

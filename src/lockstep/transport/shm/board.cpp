@@ -387,6 +387,8 @@ void Board::nudge_all() {
 
 bool Board::claim_telling() { return failures().claim_telling(); }
 
+void Board::give_back_telling() { failures().give_back_telling(); }
+
 Status Board::known_failure() const {
   const Status failure = failures().earliest(merge_);
   if (failure.failure() != Failure::kCorruptFrame || failure.cause().peer) return failure;

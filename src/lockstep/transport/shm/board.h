@@ -164,6 +164,7 @@ class Board {
   Status final_failure() const;
   // True for one member only: the one that tells other hosts of the failure.
   bool claim_telling();
+  void give_back_telling();
 
  private:
   // Who has not made its part, for an error that says so instead of which keys are not there.

@@ -31,9 +31,10 @@ bool is_earlier(const Status& a, const Status& b) {
 }  // namespace
 
 bool FailureLog::Record::write(const Status& status) {
+  if (is_begun()) return false;
+  const Buffer written = base::write_status(status);  // first: without memory for it nothing is begun
   std::uint32_t expected = kNothing;
   if (!state.compare_exchange_strong(expected, kWriting)) return false;
-  const Buffer written = base::write_status(status);
   size = static_cast<std::uint32_t>(written.size());
   at = Clock::steady().now().time_since_epoch().count();
   std::memcpy(bytes, written.data(), written.size());

@@ -46,6 +46,8 @@ struct FailureLog {
   bool is_final(Duration limit) const;
   // True once: for the one who tells other hosts.
   bool claim_telling() { return told.exchange(kTold) != kTold; }
+  // By the one who cannot.
+  void give_back_telling() { told.store(0); }
 
   // The first of this host, and those of others that came before it.
   std::array<Record, 4> records;

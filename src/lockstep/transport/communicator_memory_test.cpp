@@ -1,0 +1,54 @@
+// A group whose member runs out of memory while it tells the others why it fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <new>
+
+#include "lockstep/testing/communicator_world.h"
+#include "lockstep/testing/short_memory.h"
+#include "lockstep/testing/status_matchers.h"
+#include "lockstep/transport/communicator.h"
+
+namespace lockstep::transport {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::CommunicatorWorld;
+using testing::FailureIs;
+
+// Rank 0 fails without its allocation number `fail_at`, and again if it could not. What the neighbour and the
+// rank of the other host hear; true if that allocation was needed.
+bool fail_without(int fail_at, std::array<Status, 3>& heard) {
+  bool needed = false;
+  CommunicatorWorld{{0, 0, 1}, {.merge = 1ms}}.run([&](Communicator& comm) {
+    const int rank = comm.position();
+    if (rank == 0) {
+      const Status why = Status::internal("rank 0 is out of memory", {.failure = Failure::kNoMemory});
+      try {
+        needed = testing::without_one_allocation(fail_at, [&] { (void)comm.fail(why); });
+      } catch (const std::bad_alloc&) {
+        needed = true;
+        (void)comm.fail(why);
+      }
+    }
+    const Deadline limit = Clock::steady().in(30s);
+    while (comm.failure().ok() && !limit.expired()) std::this_thread::yield();
+    heard[static_cast<std::size_t>(rank)] = comm.failure();
+  });
+  return needed;
+}
+
+TEST(CommunicatorMemory, WhoHasNoMemoryToTellItTellsItTheNextTime) {
+  std::array<Status, 3> heard;
+  int fail_at = 0;
+  for (bool needed = true; needed && !::testing::Test::HasFailure(); ++fail_at) {
+    SCOPED_TRACE(::testing::Message() << "allocation " << fail_at);
+    needed = fail_without(fail_at, heard);
+    for (const Status& status : heard) EXPECT_THAT(status, FailureIs(Failure::kNoMemory)) << status.text();
+  }
+  EXPECT_GT(fail_at, 3);
+}
+
+}  // namespace
+}  // namespace lockstep::transport
