@@ -1,6 +1,5 @@
 #include "lockstep/backend/op_queue.h"
 
-#include <deque>
 #include <exception>
 #include <list>
 #include <new>
@@ -52,7 +51,7 @@ using Callbacks = std::list<std::pair<Callback, Status>>;
 // Operations that will not run; their bodies are destroyed with it, with no lock held.
 struct OpQueue::Dropped {
   ~Dropped();
-  std::deque<std::shared_ptr<Op>> ops;
+  std::list<std::shared_ptr<Op>> ops;
 };
 
 // What ends an operation, or takes it out of the queue, takes no memory: there may be none.
@@ -67,7 +66,7 @@ struct OpQueue::State {
   const std::uint64_t made_in = base::fork_generation();
   Mutex mutex;
   CondVar changed;
-  std::deque<std::shared_ptr<Op>> pending LOCKSTEP_GUARDED_BY(mutex);  // issued, not begun; in order
+  std::list<std::shared_ptr<Op>> pending LOCKSTEP_GUARDED_BY(mutex);  // issued, not begun; in order
   Callbacks callbacks LOCKSTEP_GUARDED_BY(mutex);
   // What runs; a number of 0 is that of run_alone().
   struct Running {

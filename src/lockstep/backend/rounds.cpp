@@ -1,8 +1,22 @@
 #include "lockstep/backend/rounds.h"
 
+#include <new>
 #include <utility>
 
 namespace lockstep::backend {
+namespace {
+
+// What a round of its user's does without memory is an error like any other: the other ranks wait for it.
+Result<Call> ask(const std::function<Result<Call>()>& next) {
+  try {
+    return next();
+  } catch (const std::bad_alloc&) {
+    return Status::internal("there is no memory for what goes into an operation",
+                            {.failure = Failure::kNoMemory});
+  }
+}
+
+}  // namespace
 
 Status run_rounds(Backend& backend, const Rounds& rounds, const OpOptions& options) {
   for (const auto& next : rounds.calls) {
@@ -26,7 +40,7 @@ WorkPtr start_in(OpQueue& queue, const Membership& who, Rounds rounds, RoundRunn
                keep = options.keep](std::uint64_t first) -> Status {
     std::uint64_t sequence = first;
     for (const auto& next : rounds.calls) {
-      const Result<Call> call = next();
+      const Result<Call> call = ask(next);
       if (!call.ok())
         return call.status().code() == Code::kInvalid ? call.status() : runner.fail(call.status());
       LOCKSTEP_TRY(who.admit(*call));

@@ -111,6 +111,7 @@ void Facilities::lose_messages(const Status& why, std::optional<Rank> peer) {
 Result<std::unique_ptr<Backend>> Facilities::make_group(const std::vector<Rank>& members,
                                                         const GroupOptions& options,
                                                         std::string_view identity, const Deadline& deadline) {
+  reserve_.renew();
   const auto own = std::find(members.begin(), members.end(), rank());
   NativeGroupParts parts{.facilities = shared_from_this(),
                          .plan = {.name = *options.name,
@@ -119,6 +120,7 @@ Result<std::unique_ptr<Backend>> Facilities::make_group(const std::vector<Rank>&
                                   .timeout = options.timeout},
                          .mail = *mail_,
                          .means = means_,
+                         .reserve = reserve_,
                          .error_note = rendezvous_.error_note};
   parts.id = group_id(cat(rendezvous_.job_id, '/', rendezvous_.epoch, '/', identity), members);
   parts.plan.store = std::make_shared<store::PrefixStore>(cat("group/", parts.id), rendezvous_.store);

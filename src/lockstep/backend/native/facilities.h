@@ -15,6 +15,7 @@
 #include "lockstep/backend/helper_pool.h"
 #include "lockstep/backend/living_groups.h"
 #include "lockstep/backend/native/mail.h"
+#include "lockstep/backend/native/memory_reserve.h"
 #include "lockstep/backend/native/monitor.h"
 #include "lockstep/backend/native/native_group.h"
 #include "lockstep/backend/native/occupancy.h"
@@ -102,6 +103,7 @@ class Facilities final : public std::enable_shared_from_this<Facilities> {
   Occupancy occupancy_;
   // Shared with the memory that the world has given out.
   std::shared_ptr<transport::shm::Domain> domain_;
+  MemoryReserve reserve_;
   HelperPool helpers_;
   collective::Means means_{.tuning = {}, .helpers = helpers_};
   std::unique_ptr<transport::link::Door> door_;          // nothing on one host

@@ -13,6 +13,9 @@
 namespace lockstep::backend {
 namespace {
 
+// How often a group without memory tries to say so: each time it comes further.
+constexpr int kAttempts = 8;
+
 // As those hear it who are still there; `where` comes first in the text.
 Status left_the_group(const Status& status, Cause cause, std::string_view where = "") {
   cause.failure = Failure::kDesync;
@@ -31,6 +34,13 @@ struct MessagePlace {
 
   Status describe(const Status& status) const {
     if (status.ok()) return status;
+    try {
+      return placed(status);
+    } catch (const std::bad_alloc&) {
+      return status;
+    }
+  }
+  Status placed(const Status& status) const {
     Cause cause = status.cause();
     const bool nameless = cause.op.empty();
     const bool other = cause.peer && cause.peer != rank;
@@ -99,7 +109,12 @@ NativeGroup::NativeGroup(NativeGroupParts parts, const Clock& clock)
       clock_(clock),
       who_(std::move(parts_.plan), clock),
       queue_(clock, who_.text()),
-      pending_(std::make_shared<Pending>(who_.members(), who_.own())) {}
+      pending_(std::make_shared<Pending>(who_.members(), who_.own())),
+      no_memory_(Status::internal(cat(who_.text(), ": this process is out of memory"),
+                                  {.failure = Failure::kNoMemory,
+                                   .rank = who_.own(),
+                                   .peer = who_.own(),
+                                   .group = who_.name()})) {}
 
 NativeGroup::~NativeGroup() {
   if (who_.in_forked_child()) {
@@ -121,7 +136,10 @@ void NativeGroup::leave(std::string_view did) {
   parts_.mail.fail_group(parts_.id, left);
   if (!parts_.communicator) return;
   if (queue_.busy()) parts_.communicator->fail_from_outside(left);
-  queue_.run_alone([this] { parts_.communicator->leave(queue_.last_sequence()); });
+  queue_.run_alone([this] {
+    if (untold_) (void)parts_.communicator->fail(no_memory_);
+    parts_.communicator->leave(queue_.last_sequence());
+  });
 }
 
 Result<Mail::MessengerPtr> NativeGroup::messenger_for(std::string_view op, Rank peer) {
@@ -217,28 +235,46 @@ Status NativeGroup::perform(const Call& call, std::uint64_t sequence, const Dead
     collective::execute_alone(call);
     return {};
   }
-  Status status;
-  try {
-    status =
+  return bear(collective::name_of(call.kind), sequence, [&]() -> Status {
+    const Status status =
         collective::execute(*parts_.communicator, call, collective::fingerprint_of(call, parts_.id, sequence),
                             deadline, parts_.means);
-  } catch (const std::bad_alloc&) {
-    const Rank own = who_.own();
-    status = parts_.communicator->fail(Status::internal(
-        cat("rank ", own, ": ", collective::name_of(call.kind), " #", sequence, " is out of memory"),
-        {.failure = Failure::kNoMemory,
-         .rank = own,
-         .peer = own,
-         .op = std::string(collective::name_of(call.kind)),
-         .sequence = sequence}));
-  }
-  if (status.ok()) {
+    if (!status.ok()) return fail(status);
     // Between hosts waits are long anyway.
     if (parts_.communicator->board().has_slept() || parts_.communicator->layout().host_count() > 1)
       look_for_straggler(sequence);
-    return status;
+    return {};
+  });
+}
+
+template <typename Body>
+Status NativeGroup::bear(std::string_view op, std::uint64_t sequence, const Body& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return fail_without_memory(op, sequence);
   }
-  return fail(status);
+}
+
+Status NativeGroup::fail_without_memory(std::string_view op, std::uint64_t sequence) {
+  parts_.reserve.let_go();
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    try {
+      const Rank own = who_.own();
+      return fail(parts_.communicator->fail(
+          Status::internal(cat("rank ", own, ": ", op, " #", sequence, " is out of memory"),
+                           {.failure = Failure::kNoMemory,
+                            .rank = own,
+                            .peer = own,
+                            .op = std::string(op),
+                            .sequence = sequence})));
+    } catch (const std::bad_alloc&) {
+      continue;
+    }
+  }
+  untold_ = true;
+  queue_.fail(no_memory_);
+  return no_memory_;
 }
 
 Status NativeGroup::fail(const Status& why) {
@@ -320,13 +356,15 @@ Status NativeGroup::monitored_barrier(const OpOptions& options) {
   const Deadline deadline = who_.deadline_of(options);
   const auto meet = [&](std::uint64_t sequence) -> Status {
     if (!parts_.communicator) return {};
-    const Status met = collective::execute_elsewhere(
-        *parts_.communicator, collective::fingerprint_of(call, parts_.id, sequence), deadline,
-        [&](const auto& look) {
-          return barriers_.meet(sequence, deadline,
-                                {.look = look, .absent = [&] { return absent_from(sequence); }});
-        });
-    return met.ok() ? met : fail(met);
+    return bear(collective::name_of(call.kind), sequence, [&] {
+      const Status met = collective::execute_elsewhere(
+          *parts_.communicator, collective::fingerprint_of(call, parts_.id, sequence), deadline,
+          [&](const auto& look) {
+            return barriers_.meet(sequence, deadline,
+                                  {.look = look, .absent = [&] { return absent_from(sequence); }});
+          });
+      return met.ok() ? met : fail(met);
+    });
   };
   return queue_.run({.deadline = deadline, .name = collective::name_of(call.kind)}, meet,
                     [this](const Status& why) { return fail_late(why); });

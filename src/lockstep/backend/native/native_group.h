@@ -14,6 +14,7 @@
 #include "lockstep/backend/counting.h"
 #include "lockstep/backend/membership.h"
 #include "lockstep/backend/native/mail.h"
+#include "lockstep/backend/native/memory_reserve.h"
 #include "lockstep/backend/native/straggler_watch.h"
 #include "lockstep/backend/op_queue.h"
 #include "lockstep/backend/rounds.h"
@@ -38,6 +39,7 @@ struct NativeGroupParts {
   std::unique_ptr<transport::Communicator> communicator;
   Mail& mail;
   const collective::Means& means;
+  MemoryReserve& reserve;  // for what must be said when there is no memory
   // All members that are lost by now, ranks of the world; empty for a group of one.
   std::function<std::vector<Rank>()> lost;
   std::function<bool(Rank)> has_left;          // whether that rank of the world is known to have left it
@@ -93,6 +95,10 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
                                            const OpOptions& options);
   void stop(const Status& why);
   Status perform(const Call& call, std::uint64_t sequence, const Deadline& deadline);
+  // Runs the body of an operation. If it runs out of memory the group has failed.
+  template <typename Body>
+  Status bear(std::string_view op, std::uint64_t sequence, const Body& body);
+  Status fail_without_memory(std::string_view op, std::uint64_t sequence);
   // An operation has ended the group; gives what this rank is told.
   Status fail(const Status& why);
   // The same for one that could not begin in time.
@@ -118,6 +124,8 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   std::atomic<bool> left_ = false;  // then what becomes of the group on other ranks is not ours any more
   std::atomic<std::uint64_t> messages_ = 0;
   const std::shared_ptr<Pending> pending_;
+  const Status no_memory_;              // made in time
+  std::atomic<bool> untold_ = false;    // there was not even enough to say so
 };
 
 }  // namespace lockstep::backend
