@@ -77,16 +77,15 @@ Status Facilities::first_lost(const std::vector<Rank>& members) const {
   return lost.empty() ? Status() : lost.begin()->second;
 }
 
-Status Facilities::look_at_store() const {
+Status Facilities::look_at_store(std::set<Rank> named) const {
   std::vector<Rank> everyone;
   for (int i = 0; i < size().value; ++i) everyone.emplace_back(i);
-  const std::map<Rank, Status> lost = monitor_->lost(everyone);
-  if (lost.empty()) return {};
+  for (const auto& [rank, how] : monitor_->lost(everyone)) named.insert(rank);
+  if (named.empty()) return {};
   const std::string key = "answer";
   const auto answer = rendezvous_.store->check({&key, 1}, clock_.in(options_.stall_after));
   if (answer.status().code() != Code::kTimeout) return {};  // what is wrong with it, its next call says
-  std::vector<Rank> ranks;
-  for (const auto& [rank, how] : lost) ranks.push_back(rank);
+  const std::vector<Rank> ranks(named.begin(), named.end());
   return Status::disconnected(
       cat("rank ", rank(), ": the store has not answered for ", options_.stall_after, ", and rank ",
           base::ranks_text(ranks),

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -63,7 +64,8 @@ class Facilities final : public std::enable_shared_from_this<Facilities> {
   Status first_lost(const std::vector<Rank>& members) const;
   // kStoreLost if any rank of the world is lost, which may be the one that serves the store, and the store
   // has not answered for as long as a rank may be silent. Asked by who waits for something in the store.
-  Status look_at_store() const;
+  // `named` are lost, too: the monitor may not know it.
+  Status look_at_store(std::set<Rank> named = {}) const;
 
  private:
   // Once it is known what each of these ranks runs on.

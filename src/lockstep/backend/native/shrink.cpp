@@ -1,6 +1,7 @@
 // NativeWorld::shrink(): agree on who is left, move house, and make their group. docs/failures.md has the
 // protocol.
 #include <algorithm>
+#include <set>
 
 #include "lockstep/backend/logger.h"
 #include "lockstep/backend/native/agreement.h"
@@ -9,6 +10,12 @@
 
 namespace lockstep::backend {
 namespace {
+
+// Whether whoever met this has lost the rank that it names.
+bool is_loss(Failure failure) {
+  return failure == Failure::kPeerDied || failure == Failure::kPeerStalled ||
+         failure == Failure::kPeerUnreachable;
+}
 
 bool contains(const std::vector<Rank>& ranks, Rank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
@@ -77,7 +84,7 @@ class NativeWorld::Shrink {
              .members = members_,
              .patience = options_.patience,
              .losses = [this] { return losses(); },
-             .look = [this] { return facilities_.look_at_store(); }},
+             .look = [this] { return facilities_.look_at_store(named_); }},
             *world_.rendezvous().store,
             facilities_.clock()};
   }
@@ -103,6 +110,9 @@ class NativeWorld::Shrink {
         cat("rank ", world_.rank(), " shrinks the world: its groups end, and are made anew afterwards"),
         {.failure = Failure::kClosed, .rank = world_.rank(), .op = "shrink"});
     return facilities_.for_each_group([&](NativeGroup& group) {
+      // A rank that has heard it from others pauses its monitor before that knows.
+      if (const Status failure = group.failure(); is_loss(failure.failure()) && failure.cause().peer)
+        named_.insert(*failure.cause().peer);
       Status status = group.end(why, deadline);
       facilities_.forget(group.id());
       return status;
@@ -130,7 +140,7 @@ class NativeWorld::Shrink {
     }
     const auto look = [this, &left] {
       LOCKSTEP_TRY(facilities_.first_lost(left));
-      return facilities_.look_at_store();
+      return facilities_.look_at_store(named_);
     };
     LOCKSTEP_TRY(domain.renew(stay, cat(prefix(round), "/heap"), *world_.rendezvous().store, deadline, look));
     // Those of another host may have failed for a reason that nobody has heard of here.
@@ -173,6 +183,7 @@ class NativeWorld::Shrink {
   const ShrinkOptions& options_;
   const std::vector<Rank> before_;
   std::vector<Rank> members_;  // who is left, as far as it was agreed
+  std::set<Rank> named_;       // whom the failures of groups say to be lost
   const int number_;           // of the shrink
 };
 

@@ -194,6 +194,32 @@ TEST(ShrinkOfProcesses, EndsInTimeThoughTheRankThatServesTheStoreIsStopped) {
   EXPECT_EQ(survivors.count(), 2) << status.text();
 }
 
+// Its monitor is paused before it could see that itself.
+TEST(ShrinkOfProcesses, EndsInTimeThoughOnlyTheGroupSaysWhoIsStopped) {
+  Survivors survivors;
+  const Status status = ProcessWorld{3}.run([&](const SpawnedRank& rank) {
+    Survivors::stay();
+    const auto world = join(rank, {.stall_after = kSoonStalled});
+    ASSERT_TRUE(world);
+    ASSERT_OK(barrier(world->group()));
+    if (rank.rank.value == 0) ::kill(::getpid(), SIGSTOP);  // it serves the store
+    if (rank.rank.value == 1) {
+      world->group().abort(
+          Status::disconnected("stopped", {.failure = Failure::kPeerStalled, .peer = Rank{0}}));
+    }
+    EXPECT_EQ(barrier(world->group()).failure(), Failure::kPeerStalled);
+    const base::TimePoint start = Clock::steady().now();
+    const Status lost = world->shrink().status();
+    EXPECT_EQ(lost.failure(), Failure::kStoreLost) << lost.text();
+    EXPECT_THAT(lost.cause().missing, ::testing::ElementsAre(Rank{0}));
+    EXPECT_LT(Clock::steady().now() - start, 3 * kSoonStalled + 3s);  // patience is more
+    if (!::testing::Test::HasFailure()) survivors.add();
+    // The last one ends it, so that the world can end.
+    if (survivors.count() == 2) ::kill(world->rendezvous().members[0].pid, SIGKILL);
+  });
+  EXPECT_EQ(survivors.count(), 2) << status.text();
+}
+
 // Places for the survivors' results, seen by all processes.
 struct Results {
   static constexpr int kRanks = 4;
