@@ -10,7 +10,6 @@ from worlds import Plan
 WORLDS = (2, 4, 8)
 STALL_MS = 1000  # the setting of the tests; the default is 5 s
 START_SECONDS = 15  # much more than a start takes: the machine may do other things too
-LEAVE_SECONDS = 10  # from the bound to the end of the last process
 DEATH_BOUND = {"shm": 0.25, "tcp": 1.0}
 
 
@@ -58,7 +57,7 @@ class Case:
                 complaints.append(f"rank {rank} holds {end['after']} at its end, and had {end['before']} before")
         if outcome.started > within(START_SECONDS):
             complaints.append(f"the world needed {outcome.started:.1f} s to start")
-        if outcome.took > within(plan.bound + LEAVE_SECONDS):
+        if outcome.took > within(plan.bound + plan.leave):
             complaints.append(f"the last rank ended {outcome.took:.1f} s after the injection")
         for rank in plan.survivors():
             complaints += is_whole(rank, outcome.event(rank, "failed"), outcome.event(rank, "again"))

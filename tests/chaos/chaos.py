@@ -11,7 +11,8 @@ where an earlier run has stopped: with its N first points of each left out. One 
 --world, --transport, --seed and --point; every complaint ends with that command.
 Runs may go on beside each other, with other seeds; --merge adds up what they have written with --json, over all worlds.
 --show prints the plans and runs nothing. Exit status 1 if anything was not as it must be: a wrong or missing error, a
-hang, a leak, or more than one point in a hundred later than its bound.
+hang, a leak, or more than one point in a hundred later than its bound. The JSON report keeps every complaint, with the command
+that repeats its point.
 """
 
 import argparse
@@ -48,6 +49,7 @@ class Row:
     hangs: int = 0
     leaks: int = 0
     latencies: list = dataclasses.field(default_factory=list)
+    complaints: list = dataclasses.field(default_factory=list)  # {"world", "point", "texts", "again"}
 
     @property
     def worst(self):
@@ -64,20 +66,27 @@ class Row:
     @classmethod
     def of_json(cls, said):
         return cls(said["case"], said["row"], said["world"], said["transport"], said["bound_s"], said["injected"],
-                   said["as_required"], said["late"], said["hangs"], said["leaks"], said["latencies_s"])
+                   said["as_required"], said["late"], said["hangs"], said["leaks"], said["latencies_s"],
+                   said.get("complaints", []))
 
     def add(self, other):
         """What came of the same case over the same transport, elsewhere."""
         if other.world != self.world:
             self.world = ""
-        for name in ("injected", "as_required", "late", "hangs", "leaks", "latencies"):
+        self.allow(other.bound_s)
+        for name in ("injected", "as_required", "late", "hangs", "leaks", "latencies", "complaints"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def allow(self, bound):
+        """Of a case whose points have several bounds the table shows the largest one."""
+        self.bound_s = max(self.bound_s, bound)
 
     def as_json(self):
         return {"row": self.row, "case": self.case, "world": self.world, "transport": self.transport,
                 "injected": self.injected, "as_required": self.as_required, "bound_s": self.bound_s,
                 "median_s": self.quantile(0.5), "p99_s": self.quantile(0.99), "worst_s": self.worst,
-                "late": self.late, "hangs": self.hangs, "leaks": self.leaks, "latencies_s": self.latencies}
+                "late": self.late, "hangs": self.hangs, "leaks": self.leaks, "latencies_s": self.latencies,
+                "complaints": self.complaints}
 
 
 def seconds(value):
@@ -120,7 +129,7 @@ class Driver:
         complaints = case.judge(plan, outcome)
         latency = None if outcome.hang else case.latency(plan, outcome)
         row.injected += 1
-        row.bound_s = plan.bound
+        row.allow(plan.bound)
         row.as_required += not complaints
         if latency is not None:
             row.latencies.append(latency)
@@ -133,6 +142,8 @@ class Driver:
         complaints += [f"left behind: {leak}" for leak in outcome.leaks]
         if complaints:
             self.bad += 1
+            row.complaints.append({"world": plan.world, "point": plan.point, "texts": complaints,
+                                   "again": self.repeat_command(plan)})
             self.complain(plan, outcome, complaints)
 
     def complain(self, plan, outcome, complaints):
@@ -233,6 +244,15 @@ def merged(files):
     return sorted(rows.values(), key=lambda row: (names.index(row.case), row.transport))
 
 
+def show_complaints(rows):
+    for row in rows:
+        for complaint in row.complaints:
+            print(f"\n{row.case} (world {complaint['world']}, {row.transport}, point {complaint['point']})")
+            for text in complaint["texts"]:
+                print(f"  {text}")
+            print(f"  again: {complaint['again']}")
+
+
 def write_report(options, rows, what):
     """The table and the sum, on the terminal and in the files that were asked for. True if all is as it must be."""
     print("\n" + table(rows))
@@ -274,7 +294,9 @@ def main():
     parser.add_argument("--markdown")
     options = parser.parse_args()
     if options.merge:
-        return 0 if write_report(options, merged(options.merge), f"{len(options.merge)} runs") else 1
+        rows = merged(options.merge)
+        show_complaints(rows)
+        return 0 if write_report(options, rows, f"{len(options.merge)} runs") else 1
     if not options.rank_program or not options.command:
         parser.error("--rank-program and --command are needed")
     with places.Place(options.command) as place:

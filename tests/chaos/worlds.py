@@ -32,6 +32,7 @@ class Plan:
     stall_ms: int = 5000
     timeout_ms: int = 60000
     bound: float = 1.0  # seconds from the injection to the last survivor's error
+    leave: float = 10  # seconds from then to the end of the last process
     options: tuple = ()  # for the ranks
     variables: dict = dataclasses.field(default_factory=dict)
     memory: int = 0  # of the victims' cgroup; 0 for none. Where there are no cgroups the driver does as one would.
