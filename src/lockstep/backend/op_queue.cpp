@@ -79,8 +79,8 @@ struct OpQueue::State {
   std::uint64_t issued LOCKSTEP_GUARDED_BY(mutex) = 0;
 
   std::thread worker LOCKSTEP_GUARDED_BY(mutex);
-  const Status no_memory = Status::internal(cat(whose, "this process is out of memory"),
-                                            {.failure = Failure::kNoMemory});
+  const Status no_memory =
+      Status::internal(cat(whose, "this process is out of memory"), {.failure = Failure::kNoMemory});
 
   // Whether the first of `pending` can be run by whoever is there: an operation without a body is the place
   // of a thread that will run it itself. Whoever has less time than the operation must not run it.

@@ -3,8 +3,8 @@
 //
 // Thread safety: one thread at a time; fail() and failure() any thread.
 // Errors: the first failure of the group, as far as this host has heard, is on the board. fail() records it
-// and tells the other hosts. After that the communicator is dead; build a new one. Without memory fail() throws
-// std::bad_alloc, and may be called again.
+// and tells the other hosts. After that the communicator is dead; build a new one. Without memory fail()
+// throws std::bad_alloc, and may be called again.
 #pragma once
 
 #include <memory>

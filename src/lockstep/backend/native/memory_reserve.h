@@ -1,5 +1,5 @@
-// Address space that is kept for the moment when there is no memory left: whoever meets that lets go of it, and
-// can say so. No page of it is ever used.
+// Address space that is kept for the moment when there is no memory left: whoever meets that lets go of it,
+// and can say so. No page of it is ever used.
 //
 // Thread safety: any thread.
 #pragma once

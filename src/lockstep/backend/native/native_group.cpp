@@ -6,6 +6,7 @@
 #include "lockstep/backend/held_call.h"
 #include "lockstep/backend/logger.h"
 #include "lockstep/backend/message_work.h"
+#include "lockstep/backend/native/message_place.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/text.h"
 #include "lockstep/collective/execute.h"
@@ -15,58 +16,6 @@ namespace {
 
 // How often a group without memory tries to say so: each time it comes further.
 constexpr int kAttempts = 8;
-
-// As those hear it who are still there; `where` comes first in the text.
-Status left_the_group(const Status& status, Cause cause, std::string_view where = "") {
-  cause.failure = Failure::kDesync;
-  const std::string text = cat(where, "rank ", *cause.peer, " left the group: ", status.message());
-  return Status::disconnected(text, std::move(cause));
-}
-
-// How the error of a message says where it was met. The one that has ended the group names another place, or
-// none.
-struct MessagePlace {
-  std::string op;
-  std::uint64_t number = 0;  // of the rank's messages
-  Rank rank = {};            // in the world
-  std::string group = {};
-  std::function<bool(Rank)> has_left = {};  // as NativeGroupParts'
-
-  Status describe(const Status& status) const {
-    if (status.ok()) return status;
-    try {
-      return placed(status);
-    } catch (const std::bad_alloc&) {
-      return status;
-    }
-  }
-  Status placed(const Status& status) const {
-    Cause cause = status.cause();
-    const bool nameless = cause.op.empty();
-    const bool other = cause.peer && cause.peer != rank;
-    // The end of its connection may look like a death, and a door that it has closed like a cut wire. What
-    // has ended the group is what it is: somebody who has heard it may have left since.
-    const bool own = cause.op == op && cause.rank == rank;
-    const bool looks_lost =
-        own && (cause.failure == Failure::kPeerDied || cause.failure == Failure::kPeerUnreachable);
-    const bool left =
-        other && (cause.failure == Failure::kClosed || (looks_lost && has_left && has_left(*cause.peer)));
-    if (!cause.rank) cause.rank = rank;
-    if (nameless) cause.op = op;
-    if (!cause.sequence) cause.sequence = number;
-    if (cause.group.empty()) cause.group = group;
-    const std::string where = nameless ? cat("rank ", rank, ": ", op, " #", number, ": ") : "";
-    if (left) return left_the_group(status, std::move(cause), where);
-    if (nameless) return status.with_prefix(where).with_cause(std::move(cause));
-    return {status.code(), in_group(status.message()), std::move(cause)};
-  }
-  // What the messenger says of a message begins with this rank; groups have numbers there.
-  std::string in_group(std::string_view said) const {
-    const std::string own = cat("rank ", rank, ": ");
-    if (!said.starts_with(own)) return std::string(said);
-    return cat(own, "group ", base::quoted(group), ": ", said.substr(own.size()));
-  }
-};
 
 }  // namespace
 
@@ -110,11 +59,9 @@ NativeGroup::NativeGroup(NativeGroupParts parts, const Clock& clock)
       who_(std::move(parts_.plan), clock),
       queue_(clock, who_.text()),
       pending_(std::make_shared<Pending>(who_.members(), who_.own())),
-      no_memory_(Status::internal(cat(who_.text(), ": this process is out of memory"),
-                                  {.failure = Failure::kNoMemory,
-                                   .rank = who_.own(),
-                                   .peer = who_.own(),
-                                   .group = who_.name()})) {}
+      no_memory_(Status::internal(
+          cat(who_.text(), ": this process is out of memory"),
+          {.failure = Failure::kNoMemory, .rank = who_.own(), .peer = who_.own(), .group = who_.name()})) {}
 
 NativeGroup::~NativeGroup() {
   if (who_.in_forked_child()) {
@@ -261,13 +208,12 @@ Status NativeGroup::fail_without_memory(std::string_view op, std::uint64_t seque
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     try {
       const Rank own = who_.own();
-      return fail(parts_.communicator->fail(
-          Status::internal(cat("rank ", own, ": ", op, " #", sequence, " is out of memory"),
-                           {.failure = Failure::kNoMemory,
-                            .rank = own,
-                            .peer = own,
-                            .op = std::string(op),
-                            .sequence = sequence})));
+      return fail(parts_.communicator->fail(Status::internal(
+          cat("rank ", own, ": ", op, " #", sequence, " is out of memory"), {.failure = Failure::kNoMemory,
+                                                                             .rank = own,
+                                                                             .peer = own,
+                                                                             .op = std::string(op),
+                                                                             .sequence = sequence})));
     } catch (const std::bad_alloc&) {
       continue;
     }

@@ -124,8 +124,8 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   std::atomic<bool> left_ = false;  // then what becomes of the group on other ranks is not ours any more
   std::atomic<std::uint64_t> messages_ = 0;
   const std::shared_ptr<Pending> pending_;
-  const Status no_memory_;              // made in time
-  std::atomic<bool> untold_ = false;    // there was not even enough to say so
+  const Status no_memory_;            // made in time
+  std::atomic<bool> untold_ = false;  // there was not even enough to say so
 };
 
 }  // namespace lockstep::backend

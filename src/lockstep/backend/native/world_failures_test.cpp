@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -30,22 +31,33 @@ using ::testing::HasSubstr;
 // What ranks that have just met may need, on a busy machine, to be in the same operation.
 constexpr Duration kTogether = 2s;
 
+// The second of two rounds is what `second` gives on rank 1.
+void expect_to_end_the_group(Backend& group, const std::function<Result<Call>()>& second, const char* why) {
+  auto* const starter = dynamic_cast<RoundStarter*>(&group);
+  ASSERT_NE(starter, nullptr);
+  const auto barrier_call = [] { return Result<Call>(Call{.kind = OpKind::kBarrier}); };
+  Rounds rounds;
+  rounds.calls.emplace_back(barrier_call);
+  rounds.calls.emplace_back(group.rank() == Rank{1} ? second : barrier_call);
+  rounds.finish = []() -> Status { return Status::internal("is not come to"); };
+  const Status status = starter->start_rounds(std::move(rounds), {})->wait();
+  EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  EXPECT_EQ(status.failure(), Failure::kNoMemory) << status.text();
+  EXPECT_FALSE(barrier(group).ok());
+}
+
 TEST(World, ARoundThatFailsEndsTheGroup) {
   EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank);
-    auto* const starter = dynamic_cast<RoundStarter*>(&world->group());
-    ASSERT_NE(starter, nullptr);
-    const bool fails = rank.rank == Rank{1};
-    Rounds rounds;
-    rounds.calls.emplace_back([] { return Result<Call>(Call{.kind = OpKind::kBarrier}); });
-    rounds.calls.emplace_back([fails]() -> Result<Call> {
-      if (fails) return Status::internal("out of paper", {.failure = Failure::kNoMemory});
-      return Call{.kind = OpKind::kBarrier};
-    });
-    rounds.finish = []() -> Status { return Status::internal("is not come to"); };
-    const Status status = starter->start_rounds(std::move(rounds), {})->wait();
-    EXPECT_THAT(std::string(status.message()), HasSubstr("out of paper"));
-    EXPECT_FALSE(barrier(world->group()).ok());
+    ASSERT_TRUE(world);
+    auto other = world->new_group({Rank{0}, Rank{1}, Rank{2}});
+    ASSERT_OK(other.status());
+    expect_to_end_the_group(
+        world->group(),
+        []() -> Result<Call> { return Status::internal("out of paper", {.failure = Failure::kNoMemory}); },
+        "out of paper");
+    expect_to_end_the_group(
+        **other, []() -> Result<Call> { throw std::bad_alloc(); }, "there is no memory for what goes into");
   }));
 }
 
