@@ -115,7 +115,9 @@ Membership::Left Membership::leave() {
   // Those whose world is still being made need the store.
   if (settled_ && store_ends_ == StoreEnds::kWithThisRank) await_worlds(*store_, keys_);
   const Deadline deadline = store_->clock().in(kLastWords);
-  if (!store_->delete_key(keys_.slot(rank_), deadline).ok()) return *left_;
+  const Status given_back = store_->delete_key(keys_.slot(rank_), deadline).status();
+  // One that is stopped does both when it comes back.
+  if (!given_back.ok() && given_back.code() != Code::kTimeout) return *left_;
   const auto left = store_->add(keys_.left(), 1, deadline);
   if (!left.ok()) return *left_;
   left_ = *left < static_cast<std::int64_t>(members_.size()) ? Left::kOthersRemain : Left::kLast;

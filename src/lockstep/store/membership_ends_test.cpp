@@ -206,6 +206,80 @@ TEST_F(MembershipTest, AStoreThatEndsWithARankStaysUntilAllHaveLeft) {
   server.join();
 }
 
+// Does what it is asked, but too late for an answer, once it is stopped.
+class LateStore final : public Store {
+ public:
+  explicit LateStore(std::shared_ptr<Store> inner) : inner_(std::move(inner)) {}
+
+  void stop() { stopped_ = true; }
+
+  Result<std::int64_t> add(std::string_view key, std::int64_t amount, When until) override {
+    return answer(inner_->add(key, amount, until));
+  }
+  Result<bool> delete_key(std::string_view key, When until) override {
+    return answer(inner_->delete_key(key, until));
+  }
+  Status set(std::string_view key, ByteView value, When until) override {
+    return inner_->set(key, value, until);
+  }
+  Result<Buffer> get(std::string_view key, When until) override { return inner_->get(key, until); }
+  Result<Buffer> compare_set(std::string_view key, ByteView old, ByteView value, When until) override {
+    return inner_->compare_set(key, old, value, until);
+  }
+  Result<bool> check(Keys keys, When until) override { return inner_->check(keys, until); }
+  Status wait(Keys keys, When until) override { return inner_->wait(keys, until); }
+  Result<std::int64_t> num_keys(When until) override { return inner_->num_keys(until); }
+  Status append(std::string_view key, ByteView value, When until) override {
+    return inner_->append(key, value, until);
+  }
+  Result<std::vector<Buffer>> multi_get(Keys keys, When until) override {
+    return inner_->multi_get(keys, until);
+  }
+  Status multi_set(Keys keys, std::span<const Buffer> values, When until) override {
+    return inner_->multi_set(keys, values, until);
+  }
+  Status queue_push(std::string_view queue, ByteView value, When until) override {
+    return inner_->queue_push(queue, value, until);
+  }
+  Result<Buffer> queue_pop(std::string_view queue, OnEmpty on_empty, When until) override {
+    return inner_->queue_pop(queue, on_empty, until);
+  }
+  Result<std::int64_t> queue_len(std::string_view queue, When until) override {
+    return inner_->queue_len(queue, until);
+  }
+  Result<std::vector<std::string>> list_keys(When until) override { return inner_->list_keys(until); }
+  Result<std::unique_ptr<Store>> clone(When until) override { return inner_->clone(until); }
+  Duration timeout() const override { return inner_->timeout(); }
+  void set_timeout(Duration timeout) override { inner_->set_timeout(timeout); }
+  const Clock& clock() const override { return inner_->clock(); }
+  std::string description() const override { return inner_->description(); }
+
+ private:
+  template <typename T>
+  Result<T> answer(Result<T> answered) const {
+    if (!stopped_) return answered;
+    return Status::timeout("the store is stopped");
+  }
+  const std::shared_ptr<Store> inner_;
+  bool stopped_ = false;
+};
+
+TEST_F(MembershipTest, AStoreThatWasStoppedKnowsAfterwardsWhoHasLeft) {
+  JoinRequest serving = request(0, 2);
+  serving.store_ends = StoreEnds::kWithThisRank;
+  const auto late = std::make_shared<LateStore>(store_);
+  Joined server = Status::internal("not joined");
+  std::thread first([&] { server = join(serving); });
+  Joined other = Membership::join(late, request(1, 2), clock_.in(seconds(30)));
+  first.join();
+  ASSERT_OK(server);
+  ASSERT_OK(other);
+  late->stop();
+  EXPECT_EQ((*other)->leave(), Membership::Left::kUnknown);
+  ASSERT_EQ(store_->add((*server)->keys().left(), 0).value(), 1);
+  EXPECT_EQ((*server)->leave(), Membership::Left::kLast);  // waits for nobody
+}
+
 TEST_F(MembershipTest, AStoreThatEndsWithARankDoesNotWaitForEverForOneThatDied) {
   JoinRequest serving = request(0, 2);
   serving.store_ends = StoreEnds::kWithThisRank;
