@@ -77,7 +77,7 @@ const CLI::Option* given_without_value(const CLI::App& command, const std::strin
 // add_integer().
 std::string wrong_value(const CLI::App& command, const CLI::ParseError& error) {
   constexpr std::string_view kTheirs = "Could not convert: ";
-  const std::string text = error.what();
+  std::string text = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
     if (const CLI::Option* option = given_without_value(command, text); option != nullptr)
       return cat(option->get_name(), " needs a value: ", option->get_type_name());
