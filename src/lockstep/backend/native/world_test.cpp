@@ -53,7 +53,7 @@ TEST(World, OptionsThatCannotBeWorkedWithAreRefusedOnEveryRank) {
 
 // The memory is there, and the address space for it is not.
 TEST(WorldOfProcesses, HeapsThatCannotBeMappedAreDoneWithoutIfItIsAllowed) {
-  constexpr Bytes kTooMuch{std::uint64_t{1} << 47U};
+  static constexpr Bytes kTooMuch{std::uint64_t{1} << 47U};
   EXPECT_OK(lockstep::testing::ProcessWorld{2}.run([](const SpawnedRank& rank) {
     const auto world = World::join({.heap_capacity = kTooMuch}, rank.environment);
     EXPECT_THAT(world.status(), StatusIs(Code::kUnsupported, HasSubstr("2 times 128.0 TiB, which is "
