@@ -390,7 +390,7 @@ bool Board::claim_telling() { return failures().claim_telling(); }
 void Board::give_back_telling() { failures().give_back_telling(); }
 
 Status Board::known_failure() const {
-  const Status failure = failures().earliest(merge_);
+  Status failure = failures().earliest(merge_);
   if (failure.failure() != Failure::kCorruptFrame || failure.cause().peer) return failure;
   return altered(0, "the record of the group's failure");
 }
