@@ -136,7 +136,7 @@ TEST(Board, AChangedBitOfItsWordsIsFoundAndTheMemberNamed) {
   constexpr std::uint64_t kNumber = 0x5eed5eed5eed5eedU;
   constexpr std::size_t kGone = 256 + 8;
   constexpr std::size_t kEntered = 384 + 2 * sizeof(Posting);
-  constexpr std::size_t kFailures = kEntered + 4 * 64;
+  constexpr std::size_t kFailures = kEntered + 4 * std::size_t{64};
   struct Case {
     const char* what;
     std::size_t byte;
