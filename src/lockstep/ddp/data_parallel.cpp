@@ -29,7 +29,7 @@ BucketPlan DataParallel::first_plan() const {
   // all.
   const BucketLimits unlimited = {SIZE_MAX};
   const bool first_is_one = !used_->searches() && options_.bucket_cap_mb_list.empty();
-  return plan_before_first_pass(gradients_.planned(), first_is_one ? unlimited : limits_);
+  return plan_before_first_pass(gradients_.planned(), first_is_one ? unlimited : limits_of(options_));
 }
 
 void DataParallel::attach() {
@@ -85,22 +85,13 @@ DataParallel::ForwardKind DataParallel::next_kind() const {
 
 void DataParallel::begin_forward() {
   kind_ = next_kind();
-  if (!attached_ && holds_ == 0 && at::GradMode::is_enabled()) statistics_.begin_iteration();  // alone
+  if (!attached_ && holds_ == 0 && at::GradMode::is_enabled()) watch_.count();
   if (kind_ != ForwardKind::kSynchronised) return;
   check_last_pass();
   check_unchanged();
   if (rebuilding_.order) rebuild();
   buffers_.around_forward(BufferHookLocation::kPreForward, group_);
-  statistics_.begin_iteration();
-  if (statistics_.samples_this_one()) {
-    pass_observer_ = [this](const PassEvent& event) {
-      statistics_.take(event);
-      if (observer_) observer_(event);
-    };
-  } else {
-    pass_observer_ = observer_;
-  }
-  if (pass_observer_) pass_observer_({.phase = PassPhase::kForward, .at = Clock::steady().now()});
+  watch_.begin_pass();
 }
 
 void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::type_info* unknown) {
@@ -109,7 +100,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::t
                         .hook = hook_,
                         .used = *used_,
                         .group = group_,
-                        .observer = pass_observer_,
+                        .observer = watch_.observer(),
                         .handing = options_.gradient_as_bucket_view ? Handing::kAlias : Handing::kCopy,
                         .copying = options_.batched_grad_copy ? Copying::kWithItsBucket : Copying::kAtOnce,
                         .skip_unused = options_.skip_all_reduce_unused_params};
@@ -165,7 +156,7 @@ void DataParallel::check_unchanged() const {
 void DataParallel::rebuild() {
   running_.give_up();
   const std::vector<std::size_t> order = rebuilding_.order->get();
-  gradients_.lay_out(plan_in_order(gradients_.planned(), order, limits_));
+  gradients_.lay_out(plan_in_order(gradients_.planned(), order, limits_of(options_)));
   rebuilding_ = {.order = {}, .done = true};
 }
 

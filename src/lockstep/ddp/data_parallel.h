@@ -32,8 +32,8 @@
 #include "lockstep/ddp/observer.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/parameters.h"
+#include "lockstep/ddp/pass_watch.h"
 #include "lockstep/ddp/running_pass.h"
-#include "lockstep/ddp/statistics.h"
 #include "lockstep/ddp/unregistered.h"
 #include "lockstep/ddp/used_parameters.h"
 
@@ -71,7 +71,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   void register_buffer_comm_hook(BufferHook hook, BufferHookLocation where) {
     buffers_.set_hook(std::move(hook), where);
   }
-  void observe(PassObserver observer) { observer_ = std::move(observer); }
+  void observe(PassObserver observer) { watch_.observe(std::move(observer)); }
   void remove_autograd_hooks();
   // For a group of survivors or newcomers; all its ranks call it between two passes, or have just wrapped the
   // module for it. Buckets and what is known of used parameters begin anew, as after construction.
@@ -88,7 +88,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
 
  private:
   DataParallel(std::unique_ptr<ModuleView> module, const DataParallelOptions& options,
-               NamedTensors parameters);
+               const NamedTensors& parameters);
   struct Prepared {
     ModelParts parts;
     std::shared_ptr<DataParallel> made;
@@ -110,10 +110,8 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
 
   const std::unique_ptr<ModuleView> module_;
   const DataParallelOptions options_;
-  const NamedTensors parameters_;  // that need gradients
   tensor::ProcessGroup group_;
-  BucketLimits limits_;
-  const ParameterSnapshot snapshot_;
+  const ParameterSnapshot snapshot_;  // of the parameters that need gradients
   Gradients gradients_;
   std::unique_ptr<UsedParameters> used_;
   CommHookPtr hook_;
@@ -129,9 +127,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
     bool done = false;
   };
   Rebuilding rebuilding_;
-  PassObserver observer_;       // the user's
-  PassObserver pass_observer_;  // that of the pass that runs: nothing where nobody listens
-  Statistics statistics_;
+  PassWatch watch_;
   BufferSync buffers_;
   UnregisteredSearch unregistered_;
   RunningPass running_;

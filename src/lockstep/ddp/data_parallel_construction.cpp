@@ -52,7 +52,7 @@ DataParallel::Prepared DataParallel::prepare(std::unique_ptr<ModuleView> module,
     refuse(
         "the module has no parameter that needs a gradient, or all are ignored or belong to a "
         "DistributedDataParallel inside it, so there is nothing to reduce; use the module itself.");
-  std::shared_ptr<DataParallel> made(new DataParallel(std::move(module), options, std::move(trained)));
+  std::shared_ptr<DataParallel> made(new DataParallel(std::move(module), options, trained));
   for (std::size_t i = 0; i < made->gradients_.size(); ++i) {
     const PlannedGradient& planned = made->gradients_.planned_of(i);
     parts.gradients.emplace_back(made->gradients_.name(i),
@@ -88,14 +88,12 @@ std::shared_ptr<DataParallel> DataParallel::make(std::unique_ptr<ModuleView> mod
 }
 
 DataParallel::DataParallel(std::unique_ptr<ModuleView> module, const DataParallelOptions& options,
-                           NamedTensors parameters)
+                           const NamedTensors& parameters)
     : module_(std::move(module)),
       options_(options),
-      parameters_(std::move(parameters)),
       group_(options.process_group),
-      limits_(limits_of(options)),
-      snapshot_(parameters_),
-      gradients_(parameters_, options, module_->sparse_parameters()),
+      snapshot_(parameters),
+      gradients_(parameters, options, module_->sparse_parameters()),
       used_(used_parameters_for(options, gradients_)),
       hook_(all_reduce_hook()),
       buffers_(*module_, options_),

@@ -80,7 +80,7 @@ std::string DataParallel::introduction() const {
 
 void DataParallel::set_runtime_logging_sample_rate(int rate) {
   if (rate < 1) refuse(cat("set_runtime_logging_sample_rate: the rate is ", rate, "; it is at least 1."));
-  statistics_.set_sample_rate(rate);
+  watch_.statistics().set_sample_rate(rate);
 }
 
 LoggingData DataParallel::logging_data() const {
@@ -104,13 +104,14 @@ LoggingData DataParallel::logging_data() const {
   for (const auto& bucket : gradients_.plan().buckets) buckets.push_back(list_text(bucket, " "));
   const auto sizes = [&](const BucketPlan& plan) { return list_text(bucket_sizes(plan, planned)); };
 
-  const Statistics::Sample sample = statistics_.sample();
+  const Statistics::Sample sample = watch_.statistics().sample();
+  const BucketLimits limits = limits_of(options_);
   const Status failure = group_.backend()->failure();
   data.texts = {{"module_name", module_->type_name()},
                 {"backend_name", group_.backend_name()},
                 {"dtypes", base::join(dtypes)},
                 {"bucket_sizes", sizes(first_plan())},
-                {"initial_bucket_size_limits", list_text(limits_)},
+                {"initial_bucket_size_limits", list_text(limits)},
                 {"comm_hook", hook_->name()},
                 {"error", failure.ok() ? "" : std::string(failure.message())},
                 {"prev_iteration_grad_ready_order_indices", list_text(sample.ready_order)},
@@ -126,11 +127,11 @@ LoggingData DataParallel::logging_data() const {
   const auto moment = [&](base::TimePoint at) { return nanoseconds(at.time_since_epoch()); };
   data.numbers = {{"rank", group_.rank()},
                   {"world_size", group_.size()},
-                  {"iteration", statistics_.iterations()},
+                  {"iteration", watch_.statistics().iterations()},
                   {"num_parameter_tensors", count(planned.size())},
                   {"total_parameter_size_bytes", count(bytes)},
                   {"unused_parameter_size", count(unused)},
-                  {"bucket_cap_bytes", count(*std::max_element(limits_.begin(), limits_.end()))},
+                  {"bucket_cap_bytes", count(*std::max_element(limits.begin(), limits.end()))},
                   {"num_buckets_reduced", count(sample.buckets_reduced)},
                   {"has_error", flag(!failure.ok())},
                   {"has_rebuilt_buckets", flag(rebuilding_.done)},

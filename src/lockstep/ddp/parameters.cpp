@@ -188,8 +188,7 @@ void tell_refusal(std::string_view why, const tensor::ProcessGroup& group) {
 
 ParameterSnapshot::ParameterSnapshot(const NamedTensors& parameters) {
   for (const auto& [name, tensor] : parameters) {
-    known_.push_back(
-        {name, tensor.unsafeGetTensorImpl(), tensor.scalar_type(), tensor.device(), tensor.sizes().vec()});
+    known_.push_back({name, tensor, tensor.scalar_type(), tensor.device(), tensor.sizes().vec()});
   }
 }
 
@@ -197,7 +196,7 @@ std::string ParameterSnapshot::difference_to(const NamedTensors& now) const {
   std::unordered_map<const c10::TensorImpl*, const at::Tensor*> left;
   for (const auto& named : now) left.emplace(named.second.unsafeGetTensorImpl(), &named.second);
   for (const Known& known : known_) {
-    const auto found = left.find(known.identity);
+    const auto found = left.find(known.tensor.unsafeGetTensorImpl());
     if (found == left.end())
       return cat("the parameter ", base::quoted(known.name), " was removed or replaced");
     const at::Tensor& tensor = *found->second;

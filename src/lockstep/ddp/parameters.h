@@ -37,7 +37,8 @@ void check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& 
 // throw, whatever they do.
 void tell_refusal(std::string_view why, const tensor::ProcessGroup& group);
 
-// The parameters of a module as they were when it was wrapped. Keeps no tensors alive: its owner does.
+// The parameters of a module as they were when it was wrapped. Keeps them alive: another would else get the
+// identity of one that is gone.
 class ParameterSnapshot {
  public:
   // Those that need gradients.
@@ -48,7 +49,7 @@ class ParameterSnapshot {
  private:
   struct Known {
     std::string name;
-    const c10::TensorImpl* identity;
+    at::Tensor tensor;
     c10::ScalarType dtype;
     c10::Device device;
     std::vector<std::int64_t> sizes;
