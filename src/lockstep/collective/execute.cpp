@@ -1,7 +1,10 @@
 #include "lockstep/collective/execute.h"
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
 #include <optional>
+#include <utility>
 
 #include "lockstep/collective/local.h"
 #include "lockstep/collective/packed.h"
@@ -96,6 +99,46 @@ Status execute_spanning(Spanning& spanning, const Call& call, std::size_t b, std
   return Status::internal("an operation without a name");
 }
 
+// Who waits elsewhere has no link to those who may wait for it to make one. The first of those of a host who
+// are in such an operation therefore tells one member of every other host, which it is that connects to:
+// whoever is lower connects to it.
+class OtherHosts {
+ public:
+  OtherHosts(Communicator& communicator, std::uint64_t sequence)
+      : communicator_(communicator), sequence_(sequence) {
+    for (const std::vector<int>& members : communicator.layout().hosts) {
+      if (std::ranges::binary_search(members, communicator.position())) continue;
+      const auto higher = std::ranges::upper_bound(members, communicator.position());
+      if (higher != members.end()) untold_.push_back(*higher);
+    }
+  }
+  // Those who do not know yet. Whom it cannot reach comes last the next time.
+  void tell() {
+    if (untold_.empty() || !first_of_host()) return;
+    const Deadline deadline = Clock::steady().in(kTelling);
+    for (std::size_t left = untold_.size(); left > 0 && !deadline.expired(); --left) {
+      const int member = untold_.front();
+      untold_.pop_front();
+      if (!communicator_.links().tell_of_operation(member, deadline)) untold_.push_back(member);
+    }
+  }
+
+ private:
+  static constexpr Duration kTelling = std::chrono::milliseconds(250);
+
+  bool first_of_host() const {
+    const transport::shm::Board& board = communicator_.board();
+    const std::vector<Rank> absent = board.absent_from(sequence_);
+    int first = 0;
+    while (first < board.index() && std::ranges::count(absent, board.rank_of(first)) > 0) ++first;
+    return first == board.index();
+  }
+
+  Communicator& communicator_;
+  const std::uint64_t sequence_;
+  std::deque<int> untold_;
+};
+
 void copy(ByteSpan to, ByteView from) {
   if (!to.empty() && to.data() != from.data()) std::memmove(to.data(), from.data(), to.size());
 }
@@ -150,9 +193,13 @@ Status execute_elsewhere(Communicator& communicator, const Fingerprint& fingerpr
   std::optional<Spanning> spanning;
   if (communicator.layout().host_count() > 1)
     spanning.emplace(communicator, fingerprint, deadline, 1, Means::none());
+  OtherHosts others(communicator, fingerprint.sequence);
+  bool waits = false;  // from the second look on
   const auto look = [&]() -> Status {
     LOCKSTEP_TRY(board.look());
-    return spanning ? communicator.links().look_for_strays() : Status();
+    if (!spanning) return {};
+    if (std::exchange(waits, true)) others.tell();
+    return communicator.links().look_for_strays();
   };
   board.enter(entry_of(fingerprint));
   Status status = spanning ? spanning->begin() : Status();

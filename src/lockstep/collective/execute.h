@@ -22,7 +22,7 @@ Status execute(transport::Communicator& communicator, const Call& call, const Fi
 void execute_alone(const Call& call);
 // The same for an operation that meets the others elsewhere, as in a store: `meet` does it, and ends with
 // what `look` finds, which it asks while it waits. One that is in another operation is found as everywhere;
-// on another host only where there is a link to it.
+// to those of other hosts `look` makes links, from the second time on.
 Status execute_elsewhere(transport::Communicator& communicator, const Fingerprint& fingerprint,
                          const Deadline& deadline,
                          const std::function<Status(const std::function<Status()>& look)>& meet);

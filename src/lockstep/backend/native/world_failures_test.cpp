@@ -202,27 +202,6 @@ TEST(World, AMonitoredBarrierThatTimesOutEndsTheGroupForAll) {
   }
 }
 
-TEST(World, AMonitoredBarrierAndAnotherCallAreADesync) {
-  for (const int first : {1, 2}) {  // on two hosts, and on one
-    for (const int meets : {0, 1}) {
-      EXPECT_OK(run_ranks(2, [first, meets](const SpawnedRank& rank) {
-        const auto world = join_on_two_hosts(rank, first);
-        ASSERT_TRUE(world);
-        ASSERT_OK(barrier(world->group()));
-        ASSERT_OK(world->group().monitored_barrier());
-        const OpOptions options{.deadline = Clock::steady().in(60s)};
-        std::vector<float> data(1000);
-        const Status status = rank.rank.value == meets
-                                  ? world->group().monitored_barrier(options)
-                                  : all_reduce(world->group(), std::span(data), ReduceOp::kSum, options);
-        EXPECT_EQ(status.failure(), Failure::kDesync) << status.text();
-        EXPECT_THAT(std::string(status.message()), HasSubstr("is in monitored_barrier #3"));
-        EXPECT_THAT(std::string(status.message()), HasSubstr("is in all_reduce #3 (3.9 KiB, float32, sum)"));
-      }));
-    }
-  }
-}
-
 // Rank 0 waits for 1 or 2, which waits for 3: none of these is missing.
 TEST(World, ATimeoutBetweenHostsNamesWhoIsInNoOperation) {
   EXPECT_OK(run_ranks(4, [](const SpawnedRank& rank) {

@@ -60,11 +60,23 @@ Status Links::look_for_strays() {
 void Links::say_waiting() {
   for (auto& [peer, pair] : pairs_) {
     for (Stream& stream : pair.streams) {
-      if (!stream.link || !stream.link->expects() || stream.said_waiting == stamp_) continue;
-      stream.link->say_waiting(stamp_);
-      stream.said_waiting = stamp_;
+      if (stream.link && stream.link->expects()) say_waiting(stream);
     }
   }
+}
+
+void Links::say_waiting(Stream& stream) {
+  if (stream.said_waiting == stamp_) return;
+  stream.link->say_waiting(stamp_);
+  stream.said_waiting = stamp_;
+}
+
+bool Links::tell_of_operation(int peer, const Deadline& deadline) {
+  const auto pair = pair_with(peer, deadline);
+  if (!pair.ok()) return false;
+  Stream& first = (*pair)->streams.front();
+  say_waiting(first);
+  return first.link->progress().ok();
 }
 
 // Who connects is the client, and each end has the key of its own direction.

@@ -116,6 +116,10 @@ class Links {
   // too.
   Status look_for_strays();
 
+  // Says to a member that expects nothing of this one in which operation this one is, over a link that is
+  // made for it if need be; it has a higher position. False if it could not be reached until the deadline.
+  bool tell_of_operation(int peer, const Deadline& deadline);
+
   // The error for a member that has left; ok if it has not.
   Status look_whether_it_left(Rank rank) const;
 
@@ -157,6 +161,7 @@ class Links {
   Status sleep(const Deadline& deadline);
   // To all from whom a message is awaited; once in an operation.
   void say_waiting();
+  void say_waiting(Stream& stream);
   Status blame(int peer, const Link& link, const Status& status) const;
   void close_all(FrameKind kind, ByteView payload);
 
