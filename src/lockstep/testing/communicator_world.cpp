@@ -98,7 +98,10 @@ void CommunicatorWorld::run(const std::function<void(Communicator&)>& body) cons
             .calls = options_.calls(rank),
             .streams = options_.streams},
         *inbox);
-    door.listen_for_news(kGroup, [&on_host](const Status& news) { on_host.hear(news); });
+    door.listen_for_news(kGroup, [&on_host](const Status& news) {
+      on_host.hear(news);
+      return on_host.known_failure();
+    });
     Communicator communicator(rank, job.ranks, job.layout, std::move(*board), std::move(links));
     body(communicator);
     communicator.leave(0);

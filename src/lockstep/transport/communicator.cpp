@@ -40,7 +40,8 @@ void Communicator::tell(const Status& failure) {
   const std::vector<std::vector<int>> others = who_can_be_told(failure);
   if (!board_->claim_telling()) return;
   try {
-    links_->spread_news(others, failure);
+    board_->end_telling(
+        links_->spread_news(others, failure, [this](const Status& answer) { board_->hear(answer); }));
   } catch (...) {  // there is no memory: whoever comes next tells them
     board_->give_back_telling();
     throw;

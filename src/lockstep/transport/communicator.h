@@ -18,7 +18,8 @@
 
 namespace lockstep::transport {
 
-// How long the hosts of a group wait for each other's first failures, so that all quote the same.
+// How long the hosts of a group wait for each other's first failures, so that all quote the same: until all
+// have answered, and for so long where one does not, or nobody asks.
 constexpr Duration kMergeFailures = std::chrono::milliseconds(100);
 
 class Communicator {

@@ -63,6 +63,28 @@ TEST(Communicator, AFailureInAnOperationIsEarlierThanOneOutside) {
   for (const Status& quote : quotes) EXPECT_EQ(quote.cause(), died(3, 9, 2).cause()) << quote.text();
 }
 
+// They need not wait for news that cannot come any more.
+TEST(Communicator, HostsThatHaveAnsweredEachOtherAgreeAtOnce) {
+  constexpr Duration kMerge = 60s;
+  const base::TimePoint begun = Clock::steady().now();
+  const std::vector<Status> quotes = quoted_within(kMerge, died(1, 7, 0), died(3, 5, 2));
+  for (const Status& quote : quotes) EXPECT_EQ(quote.cause(), died(3, 5, 2).cause()) << quote.text();
+  EXPECT_LT(Clock::steady().now() - begun, kMerge / 2);
+}
+
+TEST(Communicator, AHostThatHasLeftIsNotWaitedFor) {
+  constexpr Duration kMerge = 60s;
+  const base::TimePoint begun = Clock::steady().now();
+  std::barrier both(2);
+  CommunicatorWorld{{0, 1}, {.merge = kMerge}}.run([&](Communicator& comm) {
+    both.arrive_and_wait();
+    if (comm.position() == 0) {
+      EXPECT_EQ(comm.fail(died(0, 7, 0)).cause(), died(0, 7, 0).cause());
+    }
+  });
+  EXPECT_LT(Clock::steady().now() - begun, kMerge / 2);
+}
+
 TEST(Communicator, OnOneHostTheFirstFailureWins) {
   CommunicatorWorld{{0, 0}}.run([](Communicator& comm) {
     if (comm.position() != 0) return;

@@ -222,6 +222,7 @@ Result<std::unique_ptr<Communicator>> Facilities::connect(std::uint64_t id, int 
   const auto hear_host = [&on_host, end_messages](const Status& news) {
     on_host.hear(news);
     end_messages();
+    return on_host.known_failure();
   };
   const auto look = [&on_host] { return on_host.final_failure(); };
   if (layout.host_count() == 1) {

@@ -9,6 +9,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "lockstep/base/bytes.h"
@@ -38,6 +39,31 @@ void tune(int socket, const std::string& congestion_control) {
   const int on = 1;
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   choose_congestion_control(socket, congestion_control);
+}
+
+// Ok is the answer of one that has left the group.
+Buffer write_news(std::uint64_t group, const Status& news) {
+  Buffer bytes;
+  base::ByteWriter out(bytes);
+  if (news.ok()) {
+    out.raw(write_errand({.kind = ErrandKind::kHasLeft, .group = group}));
+    return bytes;
+  }
+  const Buffer status = base::write_status(news);
+  out.raw(write_errand(
+      {.kind = ErrandKind::kNews, .group = group, .stream = static_cast<std::uint16_t>(status.size())}));
+  out.raw(status);
+  out.integer(base::crc32c(status));
+  return bytes;
+}
+
+// What follows the errand. Nothing if it is damaged.
+std::optional<Status> parse_news(ByteView bytes) {
+  const ByteView status = bytes.first(bytes.size() - kNewsChecksum);
+  std::uint32_t crc = 0;
+  std::memcpy(&crc, bytes.data() + status.size(), sizeof(crc));
+  if (crc != base::crc32c(status)) return std::nullopt;
+  return base::parse_status(status);
 }
 
 }  // namespace
@@ -176,8 +202,8 @@ class Door::Impl {
   // False if there is more to read.
   bool understand_on_loop(const NewcomerPtr& newcomer) {
     const auto errand = parse_errand(ByteView(newcomer->bytes).first<kErrandSize>());
-    if (!errand.ok()) {
-      drop_on_loop(newcomer, errand.status().message());
+    if (!errand.ok() || errand->kind == ErrandKind::kHasLeft) {
+      drop_on_loop(newcomer, errand.ok() ? "it answers news that nobody brought" : errand.status().message());
       return true;
     }
     const ByteView rest = ByteView(newcomer->bytes).subspan(kErrandSize);
@@ -203,11 +229,14 @@ class Door::Impl {
   }
 
   void hear_on_loop(const NewcomerPtr& newcomer, std::uint64_t group, ByteView news) {
-    const ByteView status = news.first(news.size() - kNewsChecksum);
-    std::uint32_t crc = 0;
-    std::memcpy(&crc, news.data() + status.size(), sizeof(crc));
-    if (crc != base::crc32c(status)) return drop_on_loop(newcomer, "its news arrived damaged");
-    lobby_.tell(group, base::parse_status(status));
+    const auto told = parse_news(news);
+    if (!told) return drop_on_loop(newcomer, "its news arrived damaged");
+    if (const auto known = lobby_.tell(group, *told)) {
+      const Buffer answer = write_news(group, *known);
+      // So little fits into the buffer of a socket on which nothing was sent but the handshake.
+      (void)::send(newcomer->socket.native_handle(), answer.data(), answer.size(),
+                   MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
     newcomer->limit.disarm_on_loop();
     newcomer->guard.reset();
     newcomers_.erase(newcomer);
@@ -255,7 +284,7 @@ Result<std::shared_ptr<Inbox>> Door::inbox(std::uint64_t group) { return impl_->
 
 void Door::tell_all(const Status& news) { impl_->lobby().tell_all(news); }
 
-void Door::listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear) {
+void Door::listen_for_news(std::uint64_t group, Lobby::Hear hear) {
   impl_->lobby().listen_for_news(group, std::move(hear));
 }
 
@@ -341,16 +370,19 @@ Result<Arrival> knock(const Knock& knock, const Deadline& deadline) {
   return arrival;
 }
 
-Status bring_news(const Knock& knock, const Status& news, const Deadline& deadline) {
+Result<NewsAnswer> bring_news(const Knock& knock, const Status& news, const Deadline& deadline) {
   LOCKSTEP_ASSIGN(const Arrival arrival, enter(knock, deadline));
-  const Buffer status = base::write_status(news);
-  const auto errand = write_errand(
-      {.kind = ErrandKind::kNews, .group = knock.group, .stream = static_cast<std::uint16_t>(status.size())});
-  Buffer bytes(errand.begin(), errand.end());
-  base::ByteWriter out(bytes);
-  out.raw(status);
-  out.integer(base::crc32c(status));
-  return base::send_all(arrival.socket.get(), bytes, deadline, "news of a failed group");
+  constexpr std::string_view kNews = "news of a failed group";
+  LOCKSTEP_TRY(base::send_all(arrival.socket.get(), write_news(knock.group, news), deadline, kNews));
+  std::array<std::byte, kErrandSize> begin;
+  LOCKSTEP_TRY(recv_answer(knock, arrival.socket.get(), begin, deadline));
+  LOCKSTEP_ASSIGN(const Errand errand, parse_errand(begin));
+  if (errand.kind == ErrandKind::kHasLeft) return NewsAnswer{};
+  Buffer rest(errand.stream + kNewsChecksum);
+  LOCKSTEP_TRY(recv_answer(knock, arrival.socket.get(), rest, deadline));
+  const auto known = parse_news(rest);
+  if (errand.kind == ErrandKind::kNews && known) return NewsAnswer{*known};
+  return Status::disconnected("its answer to news arrived damaged", {.failure = Failure::kCorruptFrame});
 }
 
 }  // namespace lockstep::transport::link

@@ -51,9 +51,9 @@ class Door {
   const std::vector<base::SocketAddress>& addresses() const;
   // Shared with the loop, which fills it.
   Result<std::shared_ptr<Inbox>> inbox(std::uint64_t group);
-  // `hear` is called on the loop when news of the group come, or came already; it must not wait. One per
-  // group.
-  void listen_for_news(std::uint64_t group, std::function<void(const Status&)> hear);
+  // `hear` is called on the loop when news of the group come, or came already; it must not wait. Whoever
+  // brought them is told what it gives back. One per group.
+  void listen_for_news(std::uint64_t group, Lobby::Hear hear);
   // All groups that listen hear it, on the calling thread: something that they share has failed here.
   void tell_all(const Status& news);
   // Afterwards `hear` is not running and will not run, and what still comes for the group is dropped.
@@ -79,7 +79,11 @@ struct Knock {
   std::function<Status()> look = [] { return Status(); };
 };
 Result<Arrival> knock(const Knock& knock, const Deadline& deadline);
-// Tells the process behind a door that the group has failed.
-Status bring_news(const Knock& knock, const Status& news, const Deadline& deadline);
+// Tells the process behind a door that the group has failed, and hears what its host has recorded, now that
+// it knows. kDisconnected if it answers nothing: it has no such group yet.
+struct NewsAnswer {
+  Status known;  // ok if the process has left the group
+};
+Result<NewsAnswer> bring_news(const Knock& knock, const Status& news, const Deadline& deadline);
 
 }  // namespace lockstep::transport::link

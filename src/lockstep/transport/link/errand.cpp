@@ -37,6 +37,7 @@ Result<Errand> parse_errand(std::span<const std::byte, kErrandSize> bytes) {
   const auto crc = in.integer<std::uint32_t>();
   const bool fits =
       kind == static_cast<std::uint16_t>(ErrandKind::kLink) ||
+      kind == static_cast<std::uint16_t>(ErrandKind::kHasLeft) ||
       (kind == static_cast<std::uint16_t>(ErrandKind::kNews) && errand.stream <= base::kMaxStatusSize);
   if (magic != kErrandMagic || !fits || crc != base::crc32c(bytes.first<kChecked>())) {
     return Status::disconnected("it does not say what it comes for", {.failure = Failure::kCorruptFrame});

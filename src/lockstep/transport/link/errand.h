@@ -1,5 +1,5 @@
-// What a socket at a Door is for: a link of a group, or the news that a group has failed. Grammar:
-// docs/wire/links.md.
+// What a socket at a Door is for: a link of a group, or the news that a group has failed, which are answered
+// by the news that are known there, or by that the rank has left the group. Grammar: docs/wire/links.md.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace lockstep::transport::link {
 
-enum class ErrandKind : std::uint16_t { kLink = 0, kNews = 1 };
+enum class ErrandKind : std::uint16_t { kLink = 0, kNews = 1, kHasLeft = 2 };
 
 struct Errand {
   ErrandKind kind = ErrandKind::kLink;

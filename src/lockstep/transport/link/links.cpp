@@ -13,6 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Who has just come to an operation may be the first that can see that another one is in a different one.
+constexpr Duration kEarlySlice = 10ms;
+constexpr Duration kEarly = 200ms;
 constexpr Duration kSleepSlice = 20ms;
 constexpr Duration kNewsLimit = 1s;   // for a host
 constexpr Duration kNewsTry = 250ms;  // for one of its ranks, who may be unable to accept a connection
@@ -139,7 +142,7 @@ Status Links::connect(std::span<const int> peers, const Deadline& deadline) {
     if (waiting_streams_ > 0) take_arrivals();
     if (waiting_streams_ == 0) return {};
     if (deadline.expired()) break;
-    LOCKSTEP_TRY(sleep(deadline));
+    LOCKSTEP_TRY(sleep(deadline, kSleepSlice));
   }
   std::vector<Rank> missing;
   for (const auto& [peer, pair] : pairs_) {
@@ -238,7 +241,7 @@ Result<bool> Links::move_all() {
 Status Links::progress() { return move_all().status(); }
 
 // Until a socket can be moved on, or for one slice.
-Status Links::sleep(const Deadline& deadline) {
+Status Links::sleep(const Deadline& deadline, Duration longest) {
   std::vector<pollfd> sockets;
   for (const auto& [peer, pair] : pairs_) {
     for (const Stream& stream : pair.streams) {
@@ -248,7 +251,7 @@ Status Links::sleep(const Deadline& deadline) {
   }
   if (waiting_streams_ > 0) sockets.push_back({.fd = inbox_->fd(), .events = POLLIN, .revents = 0});
   const Duration left = deadline.clock().patience(deadline.remaining());
-  const Duration slice = std::clamp<Duration>(left, 1ms, kSleepSlice);
+  const Duration slice = std::clamp<Duration>(left, 1ms, longest);
   const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(slice);
   const int ready = ::poll(sockets.data(), sockets.size(), static_cast<int>(millis.count()));
   LOCKSTEP_TRY(options_.look());
@@ -298,7 +301,7 @@ Status Links::wait_for_one(std::span<const Ticket> tickets, const Deadline& dead
       return Status::timeout(cat("waited ", now - begun, " for rank ", rank),
                              {.failure = Failure::kMissingRanks, .peer = rank, .missing = {rank}});
     }
-    LOCKSTEP_TRY(sleep(deadline));
+    LOCKSTEP_TRY(sleep(deadline, now - begun < kEarly ? kEarlySlice : kSleepSlice));
     const Ticket& first = tickets.front();
     if (first.direction == Ticket::Direction::kIn) slept_[first.peer] += clock.now() - now;
   }
@@ -326,17 +329,27 @@ void Links::abort(const Status& why) {
   if (!closed_) close_all(FrameKind::kAbort, base::write_status(why));
 }
 
-void Links::spread_news(const std::vector<std::vector<int>>& members, const Status& why) const {
+bool Links::spread_news(const std::vector<std::vector<int>>& members, const Status& why,
+                        const std::function<void(const Status&)>& hear) const {
+  bool all_answered = true;
   for (const std::vector<int>& list : members) {
     const Deadline deadline = Clock::steady().in(kNewsLimit);
+    bool settled = true;  // nobody is there who could have recorded something else
     for (const int peer : list) {
-      const Status told = bring_news({.identity = options_.identity,
+      const auto answer = bring_news({.identity = options_.identity,
                                       .group = options_.group,
                                       .addresses = options_.addresses[static_cast<std::size_t>(peer)]},
                                      why, deadline.at_most(kNewsTry));
-      if (told.ok()) break;
+      if (answer.ok() && !answer->known.ok()) {
+        hear(answer->known);
+        settled = true;
+        break;
+      }
+      if (!answer.ok() && answer.status().failure() != Failure::kNobodyListens) settled = false;
     }
+    all_answered &= settled;
   }
+  return all_answered;
 }
 
 void Links::leave() {

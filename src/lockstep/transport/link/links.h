@@ -125,8 +125,10 @@ class Links {
 
   // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent.
   void abort(const Status& why);
-  // Tells the first member of each list that can be reached. Takes at most a second for each list.
-  void spread_news(const std::vector<std::vector<int>>& members, const Status& why) const;
+  // Tells the first member of each list that can be reached, and hears what its host has recorded by then.
+  // Takes at most a second for each list. Whether one of each list has answered, or all have left.
+  bool spread_news(const std::vector<std::vector<int>>& members, const Status& why,
+                   const std::function<void(const Status&)>& hear) const;
   // The same for a member that leaves; the stamp is of its last operation.
   void leave();
 
@@ -158,7 +160,7 @@ class Links {
   // From members that nothing was sent to or expected of yet.
   void take_uninvited();
   Result<bool> move_all();
-  Status sleep(const Deadline& deadline);
+  Status sleep(const Deadline& deadline, Duration longest);
   // To all from whom a message is awaited; once in an operation.
   void say_waiting();
   void say_waiting(Stream& stream);

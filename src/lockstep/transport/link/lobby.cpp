@@ -70,26 +70,27 @@ Lobby::EarlyNews::iterator Lobby::early_news_of(std::uint64_t group) {
 void Lobby::listen_for_news(std::uint64_t group, Hear hear) {
   const MutexLock lock(mutex_);
   if (const auto early = early_news_of(group); early != early_news_.end()) {
-    hear(early->second);
+    (void)hear(early->second);
     early_news_.erase(early);
   }
   listeners_[group] = std::move(hear);
 }
 
-void Lobby::tell(std::uint64_t group, const Status& news) {
+std::optional<Status> Lobby::tell(std::uint64_t group, const Status& news) {
   const MutexLock lock(mutex_);
   if (const auto listener = listeners_.find(group); listener != listeners_.end())
     return listener->second(news);
-  if (forgotten_.contains(group)) return;
+  if (forgotten_.contains(group)) return Status();
   // The first news of a group count.
-  if (early_news_of(group) != early_news_.end()) return;
+  if (early_news_of(group) != early_news_.end()) return std::nullopt;
   early_news_.emplace_back(group, news);
   if (early_news_.size() > kEarlyNews) early_news_.pop_front();
+  return std::nullopt;
 }
 
 void Lobby::tell_all(const Status& news) {
   const MutexLock lock(mutex_);
-  for (const auto& [group, hear] : listeners_) hear(news);
+  for (const auto& [group, hear] : listeners_) (void)hear(news);
 }
 
 void Lobby::forget(std::uint64_t group) {

@@ -54,7 +54,8 @@ class Lobby {
  public:
   static constexpr std::size_t kForgotten = 1024;
   static constexpr std::size_t kEarlyNews = 64;
-  using Hear = std::function<void(const Status&)>;
+  // Gives back the group's failure as this host knows it then.
+  using Hear = std::function<Status(const Status&)>;
 
   explicit Lobby(std::size_t max_early_sockets) : max_early_sockets_(max_early_sockets) {}
 
@@ -66,7 +67,8 @@ class Lobby {
 
   // `hear` is called under a lock and must not wait: by tell(), or at once if the news were early.
   void listen_for_news(std::uint64_t group, Hear hear);
-  void tell(std::uint64_t group, const Status& news);
+  // What `hear` answers; ok if the group was left. Nothing if it is not made here yet.
+  std::optional<Status> tell(std::uint64_t group, const Status& news);
   // Every group that is made here.
   void tell_all(const Status& news);
 

@@ -34,15 +34,18 @@ TEST(Lobby, WhatComesEarlyIsThereWhenTheGroupIsMade) {
   Lobby lobby(10);
   Visitor early = visitor();
   ASSERT_OK(lobby.put(7, Rank{1}, 0, std::move(early.arrival)));
-  lobby.tell(7, news("first"));
-  lobby.tell(7, news("second"));
+  EXPECT_FALSE(lobby.tell(7, news("first")));
+  EXPECT_FALSE(lobby.tell(7, news("second")));
   const auto inbox = lobby.inbox(7);
   ASSERT_OK(inbox.status());
   EXPECT_TRUE((*inbox)->take(Rank{1}, 0).has_value());
   EXPECT_FALSE((*inbox)->take(Rank{1}, 0).has_value());
   std::vector<std::string> heard;
-  lobby.listen_for_news(7, [&](const Status& status) { heard.emplace_back(status.message()); });
-  lobby.tell(7, news("third"));
+  lobby.listen_for_news(7, [&](const Status& status) {
+    heard.emplace_back(status.message());
+    return status;
+  });
+  EXPECT_EQ(lobby.tell(7, news("third"))->message(), "third");
   EXPECT_THAT(heard, ::testing::ElementsAre("first", "third"));
   EXPECT_EQ(lobby.sizes().early_sockets, 0U);
   EXPECT_EQ(lobby.sizes().early_news, 0U);
@@ -55,7 +58,7 @@ TEST(Lobby, WhoComesForAForgottenGroupIsTurnedAway) {
   Visitor late = visitor();
   EXPECT_THAT(lobby.put(7, Rank{1}, 0, std::move(late.arrival)), StatusIs(Code::kAborted));
   EXPECT_TRUE(late.turned_away());
-  lobby.tell(7, news("late"));
+  EXPECT_OK(lobby.tell(7, news("late")).value());
   EXPECT_EQ(lobby.sizes().early_news, 0U);
   // One of that name may be made again.
   ASSERT_OK(lobby.inbox(7).status());
@@ -69,7 +72,7 @@ TEST(Lobby, TenThousandGroupsLeaveNothingBehind) {
   for (std::uint64_t group = 1; group <= 10'000; ++group) {
     ASSERT_OK(lobby.put(group, Rank{1}, 0, visitor().arrival));
     ASSERT_OK(lobby.inbox(group).status());
-    lobby.listen_for_news(group, [](const Status&) {});
+    lobby.listen_for_news(group, [](const Status& status) { return status; });
     lobby.tell(group, news("failed"));
     lobby.forget(group);
     (void)lobby.put(group, Rank{2}, 0, visitor().arrival);

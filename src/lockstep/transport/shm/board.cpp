@@ -385,7 +385,9 @@ void Board::nudge_all() {
   for (Signal* signal : signals_) signal->nudge();
 }
 
-bool Board::claim_telling() { return failures().claim_telling(); }
+bool Board::claim_telling() { return failures().claim_telling(merge_); }
+
+void Board::end_telling(bool all_answered) { failures().end_telling(all_answered); }
 
 void Board::give_back_telling() { failures().give_back_telling(); }
 

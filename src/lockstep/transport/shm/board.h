@@ -156,14 +156,18 @@ class Board {
   // The failure that another host has recorded. Of those that come within `merge` of the first one here, the
   // earliest counts: of the lowest operation, then of the lowest rank. So all hosts come to the same.
   void hear(const Status& status);
-  // Ok while there is none. Waits until it is final, at most `merge`.
+  // Ok while there is none. Waits until it is final: all other hosts have answered, or `merge` is over; while
+  // one is asked that has not answered, at most three times that.
   Status failure() const;
   // Does not wait: the failure as far as it is known, which may not be final yet.
   Status known_failure() const;
   // Ok as long as failure() would wait.
   Status final_failure() const;
-  // True for one member only: the one that tells other hosts of the failure.
+  // True for one member only: the one that tells other hosts of the failure, and hears what they have. It
+  // says whether all have answered: then the failure is final.
   bool claim_telling();
+  void end_telling(bool all_answered);
+  // By the one who cannot.
   void give_back_telling();
 
  private:

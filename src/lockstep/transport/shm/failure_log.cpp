@@ -17,6 +17,9 @@ namespace {
 // How long a reader waits for the one who is writing the failure down.
 constexpr Duration kWritingLimit = std::chrono::milliseconds(100);
 
+// An answer of another host that is still to come is waited for so many times as long as news.
+constexpr int kAskedTimes = 3;
+
 // Which of two failures of different hosts counts. One without an operation is later than all that have one.
 bool is_earlier(const Status& a, const Status& b) {
   const auto place = [](const Status& status) {
@@ -78,7 +81,25 @@ bool FailureLog::merge(const Status& status, Duration limit) {
 bool FailureLog::is_final(Duration limit) const {
   const Record& first = records[0];
   if (limit == Duration::zero() || first.read().ok() || !first.is_intact()) return true;
-  return Clock::steady().now() >= base::TimePoint(Duration(first.at)) + limit;
+  const std::uint32_t now = telling.load(std::memory_order_acquire);
+  if (now == kAgreed) return true;
+  return Clock::steady().now() >=
+         base::TimePoint(Duration(first.at)) + (now == kAsks ? merges_for(limit) : limit);
+}
+
+Duration FailureLog::merges_for(Duration limit) const {
+  const std::uint32_t now = telling.load(std::memory_order_acquire);
+  return now == kAsks || now == kAgreed || now == kGaveUp ? kAskedTimes * limit : limit;
+}
+
+bool FailureLog::claim_telling(Duration limit) {
+  std::uint32_t nobody = kNobody;
+  return telling.compare_exchange_strong(nobody, is_final(limit) ? kTooLate : kAsks);
+}
+
+void FailureLog::end_telling(bool all_answered) {
+  std::uint32_t asks = kAsks;
+  (void)telling.compare_exchange_strong(asks, all_answered ? kAgreed : kGaveUp);
 }
 
 Status FailureLog::earliest(Duration limit) const {
@@ -89,7 +110,7 @@ Status FailureLog::earliest(Duration limit) const {
     if (!place.is_begun()) break;
     if (!place.is_intact()) continue;
     const Status status = place.read();
-    const bool late = &place != records.data() && place.at - records[0].at >= limit.count();
+    const bool late = &place != records.data() && place.at - records[0].at >= merges_for(limit).count();
     if (!status.ok() && !late && (earliest.ok() || is_earlier(status, earliest))) earliest = status;
   }
   if (!earliest.ok()) return earliest;

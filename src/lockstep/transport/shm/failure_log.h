@@ -44,15 +44,28 @@ struct FailureLog {
   Status earliest(Duration limit) const;
   // Whether none that still comes can count.
   bool is_final(Duration limit) const;
-  // True once: for the one who tells other hosts.
-  bool claim_telling() { return told.exchange(kTold) != kTold; }
+  // True once: for the one who tells other hosts, and asks them what they have. Who began within `limit` is
+  // waited for, up to three times that.
+  bool claim_telling(Duration limit);
+  // By that one: whether every other host has answered. Then nothing that still comes can count.
+  void end_telling(bool all_answered);
   // By the one who cannot.
-  void give_back_telling() { told.store(0); }
+  void give_back_telling() { telling.store(kNobody); }
 
   // The first of this host, and those of others that came before it.
   std::array<Record, 4> records;
-  static constexpr std::uint32_t kTold = 0x746f6c64;
-  std::atomic<std::uint32_t> told;
+  enum Telling : std::uint32_t {
+    kNobody = 0,
+    kTooLate = 0x746f6c64,  // nobody waits for it
+    kAsks = 0x61736b73,
+    kAgreed = 0x9e8cb5c3,
+    kGaveUp = 0x5b1372ec,
+  };
+  std::atomic<std::uint32_t> telling;
+
+ private:
+  // After the first one of this host: how long one of another host may count.
+  Duration merges_for(Duration limit) const;
 };
 
 }  // namespace lockstep::transport::shm

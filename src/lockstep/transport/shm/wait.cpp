@@ -17,6 +17,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Who has just begun to wait may be the first that can see that there is no sense in it: the first so many
+// sleeps are short.
+constexpr int kEarlySleeps = 20;
+constexpr Duration kEarlySlice = 10ms;
 constexpr Duration kSleepSlice = 50ms;
 constexpr int kPausesPerLook = 32;  // at the clock, which costs as much as a few pauses
 
@@ -32,13 +36,13 @@ void futex_wake_all(const void* word) {
 }
 
 // Sleeps until the signal moves on from where it is below `target`, or for one slice.
-void sleep_below(Signal& signal, std::uint32_t target, const Deadline& deadline) {
+void sleep_below(Signal& signal, std::uint32_t target, const Deadline& deadline, Duration slice) {
   // Announced before the last look: a writer that sees no sleeper has written before that look.
   signal.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t seen = signal.read(std::memory_order_seq_cst).value;
   if (!reached(seen, target)) {
     const Duration left = deadline.clock().patience(deadline.remaining());
-    futex_sleep(&signal.word, seen, std::min(left, kSleepSlice));
+    futex_sleep(&signal.word, seen, std::min(left, slice));
   }
   signal.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -132,11 +136,11 @@ Waited wait_for_all(std::span<Signal* const> signals, std::uint32_t target, Watc
     ::sched_yield();
     if (const auto end = look()) return *end;
   }
-  for (;;) {
+  for (int sleeps = 0;; ++sleeps) {
     if (const auto end = look()) return *end;
     if (watch.stop()) return Waited::kStopped;
     if (deadline.expired()) return Waited::kTimeout;
-    sleep_below(*signals[next], target, deadline);
+    sleep_below(*signals[next], target, deadline, sleeps < kEarlySleeps ? kEarlySlice : kSleepSlice);
   }
 }
 
