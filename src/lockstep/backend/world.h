@@ -39,9 +39,10 @@ enum class Privacy : std::uint8_t { kIntegrity, kEncrypt };
 // or with their group. The first costs less where there are many ranks: few operations use all pairs.
 enum class Connect : std::uint8_t { kOnFirstUse, kAtStart };
 
-// Whether collectives check by CRC32C what ranks of one host read from each other's memory, where the network
-// is checked anyway. For machines whose memory is in doubt: everything is staged, and read once more by every
-// rank. What ranks say of their operations is checked always. Messages and windows are not.
+// Whether collectives and messages check by CRC32C what ranks of one host read from each other's memory,
+// where the network is checked anyway. For machines whose memory is in doubt: everything is staged, and read
+// once more by every rank. What ranks say of their operations is checked always. Windows are not: their
+// memory is written by whoever likes.
 enum class MemoryChecks : std::uint8_t { kOff, kOn };
 
 struct ShrinkOptions {

@@ -72,6 +72,11 @@ transport::shm::Patience Facilities::patience() const {
   return transport::shm::Patience::for_occupancy(WorldSize{occupancy_.ranks}, occupancy_.cores);
 }
 
+transport::shm::PayloadChecks Facilities::payload_checks() const {
+  return options_.memory_checks == MemoryChecks::kOn ? transport::shm::PayloadChecks::kOn
+                                                     : transport::shm::PayloadChecks::kOff;
+}
+
 Status Facilities::first_lost(const std::vector<Rank>& members) const {
   const std::map<Rank, Status> lost = monitor_->lost(members);
   return lost.empty() ? Status() : lost.begin()->second;
@@ -159,8 +164,7 @@ Result<std::unique_ptr<Board>> Facilities::make_board(std::uint64_t id, const La
           },
       .merge = layout.host_count() > 1 ? transport::kMergeFailures : 0s,
       .describe = collective::describe_entries,
-      .payload = options_.memory_checks == MemoryChecks::kOn ? transport::shm::PayloadChecks::kOn
-                                                             : transport::shm::PayloadChecks::kOff,
+      .payload = payload_checks(),
       .staging = staging_of(layout),
       .patience = patience()};
   for (const int at : here) {

@@ -50,6 +50,7 @@ class Facilities final : public std::enable_shared_from_this<Facilities> {
   Monitor* monitor() { return monitor_.get(); }
   Mail& mail() { return *mail_; }
   transport::shm::Patience patience() const;
+  transport::shm::PayloadChecks payload_checks() const;
   // The world is made; see Seat::settle().
   void settle();
 

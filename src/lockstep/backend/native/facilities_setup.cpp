@@ -197,7 +197,7 @@ Status Facilities::open_mail(const Deadline& deadline) {
                                                 if (door != nullptr) door->tell_all(why);
                                               },
                                           .congestion_control = options_.congestion_control},
-      domain_, patience(), means_.tuning, options_.stall_after,
+      domain_, patience(), payload_checks(), means_.tuning, options_.stall_after,
       [this](const Status& why, std::optional<Rank> peer) { lose_messages(why, peer); }, clock_);
   if (size().value == 1) return {};
   std::vector<Rank> everyone;

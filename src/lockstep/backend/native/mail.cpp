@@ -81,7 +81,7 @@ Status Mail::make_pipes() {
   const auto copy = [tuning = tuning_](ByteSpan to, const std::byte* from) {
     collective::copy_for_peers(to, from, tuning.copy_way(to.size()));
   };
-  LOCKSTEP_ASSIGN(pipes_, transport::shm::Pipes::make(domain_, {.copy = copy}));
+  LOCKSTEP_ASSIGN(pipes_, transport::shm::Pipes::make(domain_, {.payload = payload_, .copy = copy}));
   return {};
 }
 

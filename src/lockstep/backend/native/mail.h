@@ -29,12 +29,13 @@ class Mail {
   // with whoever still waits for a message.
   Mail(const Rendezvous& rendezvous, transport::tcp::TcpTransportOptions options,
        std::shared_ptr<transport::shm::Domain> domain, const transport::shm::Patience& patience,
-       const collective::Tuning& tuning, Duration stall_after, transport::messages::Received failed,
-       const Clock& clock)
+       transport::shm::PayloadChecks payload, const collective::Tuning& tuning, Duration stall_after,
+       transport::messages::Received failed, const Clock& clock)
       : rendezvous_(rendezvous),
         options_(std::move(options)),
         domain_(std::move(domain)),
         patience_(patience),
+        payload_(payload),
         tuning_(tuning),
         stall_after_(stall_after),
         failed_(std::move(failed)),
@@ -80,6 +81,7 @@ class Mail {
   const transport::tcp::TcpTransportOptions options_;
   const std::shared_ptr<transport::shm::Domain> domain_;
   const transport::shm::Patience patience_;
+  const transport::shm::PayloadChecks payload_;
   const collective::Tuning tuning_;
   const Duration stall_after_;  // how long the monitor may take to notice
   const transport::messages::Received failed_;

@@ -40,9 +40,9 @@ SharedMemory memory(World& world, Where where, std::size_t size) {
 }
 
 // Both ranks send and receive messages of all sizes at once, on several threads with a tag each.
-TEST(Mail, CarriesManyMessagesBothWaysOnSeveralThreads) {
-  EXPECT_OK(run_ranks(2, [](const SpawnedRank& rank) {
-    const auto world = join(rank);
+void carry_many_messages(MemoryChecks checks) {
+  EXPECT_OK(run_ranks(2, [checks](const SpawnedRank& rank) {
+    const auto world = join(rank, {.stall_after = kNeverStalled, .memory_checks = checks});
     ASSERT_TRUE(world);
     Backend& group = world->group();
     const int own = rank.rank.value;
@@ -75,6 +75,10 @@ TEST(Mail, CarriesManyMessagesBothWaysOnSeveralThreads) {
     ASSERT_OK(barrier(group));
   }));
 }
+
+TEST(Mail, CarriesManyMessagesBothWaysOnSeveralThreads) { carry_many_messages(MemoryChecks::kOff); }
+
+TEST(Mail, CarriesMessagesThatAreChecked) { carry_many_messages(MemoryChecks::kOn); }
 
 // Neither side waits for its message: each is in a barrier, or in code of its own.
 TEST(Mail, MovesMessagesThatNobodyWaitsFor) {

@@ -14,7 +14,9 @@ Neighbour::Neighbour(Strand& strand, std::shared_ptr<shm::Pipes> pipes, int posi
     : strand_(strand),
       pipes_(std::move(pipes)),
       position_(position),
-      peer_{.rank = pipes_->domain().rank_of(position), .host = "shared memory"} {}
+      peer_{.rank = pipes_->domain().rank_of(position), .host = "shared memory"} {
+  if (pipes_->payload_checks() == shm::PayloadChecks::kOn) checked_.emplace(*pipes_, position_);
+}
 
 void Neighbour::send(ByteView bytes, const Deadline&, Done done) {
   if (!failure_.ok()) return strand_.post([this, done = std::move(done)] { done(failure_); });
@@ -36,7 +38,7 @@ std::size_t Neighbour::write_on_strand() {
   std::size_t moved = 0;
   while (failure_.ok() && !sends_.empty()) {
     Transfer<ByteView>& transfer = sends_.front();
-    const auto written = pipes_->write(position_, transfer.rest);
+    const auto written = write_out(transfer.rest);
     if (!written.ok()) {
       if (pipes_->has_closed(position_) && !receives_.empty()) break;  // what it wrote before is read first
       fail_on_strand(written.status());
@@ -56,7 +58,7 @@ std::size_t Neighbour::read_on_strand() {
   std::size_t moved = 0;
   while (failure_.ok() && !receives_.empty() && moved < kMoveLimit) {
     Transfer<ByteSpan>& transfer = receives_.front();
-    const auto read = pipes_->read(position_, transfer.rest);
+    const auto read = read_in(transfer.rest);
     if (!read.ok()) {
       fail_on_strand(read.status());
       return moved + 1;

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "lockstep/transport/connection.h"
+#include "lockstep/transport/messages/checked_pipe.h"
 #include "lockstep/transport/messages/strand.h"
 #include "lockstep/transport/shm/pipes.h"
 
@@ -34,7 +35,9 @@ class Neighbour final : public Connection {
   bool move_on_strand();
 
   // Offers, as Pipes has them. `offset_of`: where bytes of ours lie in our heap, if they do.
+  // Where they are checked nothing is offered: it would be copied from where it may change.
   std::optional<std::uint64_t> offset_of(ByteView bytes) const {
+    if (checked_) return std::nullopt;
     return pipes_->domain().heap().offset_of(bytes.data(), Bytes{bytes.size()});
   }
   void offer(std::uint64_t id) { pipes_->offer(position_, id); }
@@ -50,6 +53,12 @@ class Neighbour final : public Connection {
     Span rest = {};
     Done done = {};
   };
+  Result<std::size_t> write_out(ByteView bytes) {
+    return checked_ ? checked_->write(bytes) : pipes_->write(position_, bytes);
+  }
+  Result<std::size_t> read_in(ByteSpan bytes) {
+    return checked_ ? checked_->read(bytes) : pipes_->read(position_, bytes);
+  }
   std::size_t write_on_strand();
   std::size_t read_on_strand();
   void fail_on_strand(const Status& why);
@@ -58,6 +67,7 @@ class Neighbour final : public Connection {
   const std::shared_ptr<shm::Pipes> pipes_;
   const int position_;
   const Peer peer_;
+  std::optional<CheckedPipe> checked_;  // where the pipes' options say so
   std::deque<Transfer<ByteView>> sends_;
   std::deque<Transfer<ByteSpan>> receives_;
   Status failure_;

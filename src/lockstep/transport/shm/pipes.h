@@ -33,11 +33,14 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/status.h"
 #include "lockstep/transport/shm/domain.h"
+#include "lockstep/transport/shm/posting.h"
 #include "lockstep/transport/shm/wait.h"
 
 namespace lockstep::transport::shm {
 
 struct PipesOptions {
+  // Behaviour: whether what is written is to be checked, which its users do; the same on all ranks.
+  PayloadChecks payload = PayloadChecks::kOff;
   // Performance. The capacity is a multiple of 64, and the same on all ranks.
   Bytes capacity = Bytes::kib(256);
   // Copies bytes that another core has read last, and reads next, to where a cache line begins; what it has
@@ -92,6 +95,7 @@ class Pipes {
 
   Bell& bell() { return blocks_[static_cast<std::size_t>(index_)]->bell; }
   Domain& domain() { return *domain_; }
+  PayloadChecks payload_checks() const { return options_.payload; }
 
  private:
   // What a rank says to one neighbour. It alone writes it, and the neighbour reads it.
