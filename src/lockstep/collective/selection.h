@@ -1,4 +1,6 @@
-// Which way an all-reduce takes. Pure: every rank comes to the same answer.
+// Which way an all-reduce takes. Pure: every rank comes to the same answer. The cores are no argument: hosts
+// may have different numbers of them, and what they change is how long a round takes, which is in the
+// measured constant, and how a rank waits and folds (occupancy.h, helper_pool.h), which nobody else sees.
 #pragma once
 
 #include <cstddef>
