@@ -90,7 +90,7 @@ def all_name(plan, outcome, failures, victims):
                             lambda rank, heard: heard["failure"] in failures and heard["peer"] in victims)
     named = {failure["peer"] for rank in plan.survivors() if (failure := outcome.event(rank, "failed"))}
     # Two that die at once on two hosts: each host names its own.
-    if len(named) > 1 and len({plan.host_of(victim) for victim in victims}) == 1:
+    if len(named) > 1:
         complaints.append(f"the survivors name different ranks: {named}")
     return complaints
 

@@ -1,6 +1,6 @@
 """Ranks that die, are stopped or killed."""
 
-from case import DEATH_BOUND, STALL_MS, Case, all_name, none_fails, said
+from case import DEATH_BOUND, STALL_MS, Case, all_name, each_hears, none_fails, said
 from places import within
 
 DEADLY = ("exit", "abort", "segv", "throw")
@@ -93,7 +93,10 @@ class SeveralDeaths(Case):
         plan.fault, plan.bound = "kill", DEATH_BOUND[plan.transport]
 
     def rule(self, plan, outcome):
-        return all_name(plan, outcome, {"peer_died"}, set(plan.victims))
+        complaints = all_name(plan, outcome, {"peer_died"}, set(plan.victims))
+        return complaints or each_hears(outcome, plan.survivors(),
+                                        lambda rank, heard: heard["peer"] in heard["missing"] and
+                                        set(heard["missing"]) <= set(plan.victims))
 
 
 class Stop(Case):
