@@ -272,7 +272,7 @@ fetch_programs() { # yes: or fail
 install_programs() { # python, the folder that has its torch
   "$1" -m venv --clear $programs || return
   printf '%s\n' "$2" >"$(echo $programs/lib/python3*/site-packages)/torch.pth"
-  sed -n "s/^__version__ = '\([^']*\)'/torch==\1/p" "$2/torch/version.py" >$programs/torch.txt
+  sed -n "s/^__version__ = '\([^'+]*\).*/torch==\1/p" "$2/torch/version.py" >$programs/torch.txt
   $programs/bin/python -m pip install --disable-pip-version-check -q --no-compile --retries 1 --constraint $programs/torch.txt \
     pytorch-lightning==2.6.* accelerate==1.* || return
   [ ! -e "$(echo $programs/lib/python3*/site-packages)/torch" ]

@@ -191,6 +191,7 @@ class SetupTest(unittest.TestCase):
     def test_programs_that_cannot_be_fetched_stop_those_who_need_them_alone(self):
         python = self.torch("site/torch")[1]
         (self.machine / "python_torch").write_text(f"{python}\n")
+        (self.machine / "site/torch/version.py").write_text("__version__ = '2.13.0+cu130'\n")
         pip = """#!/bin/bash
 echo "$*" >>"$MACHINE/pip"
 [ -e "$MACHINE/reached" ] || { echo "no such host"; exit 1; }
@@ -215,6 +216,8 @@ echo "$*" >>"$MACHINE/pip"
         for _ in range(2):  # once fetched, they are there
             self.assertEqual(self.setup("build", "programs-if-reached").returncode, 0)
         self.assertEqual(pips(), 3)
+        # As pip knows it, whose versions of torch need not say what they were built for.
+        self.assertEqual((self.tree / "build/setup/programs/torch.txt").read_text(), "torch==2.13.0\n")
         (self.machine / "python_torch").write_text(f"{self.torch('other/torch')[1]}\n")
         self.assertEqual(self.setup("build", "programs").returncode, 0)  # which see another torch now
         self.assertEqual(pips(), 4)
