@@ -159,7 +159,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::split(
   }
   const WithoutGil without_gil;
   const OptionsPtr options = options_for(opts);
-  if (const auto same = split_already(options->group_name, ranks)) return same;
+  if (auto same = split_already(options->group_name, ranks)) return same;
   c10::intrusive_ptr<c10d::Backend> made = c10::make_intrusive<ProcessGroupLockstep>(
       make_group_in(stay("split"), {members, torchs}, options->group_name, options), options);
   const MutexLock lock(mutex_);

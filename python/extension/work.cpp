@@ -362,8 +362,8 @@ c10::intrusive_ptr<Future> CoalescedWork::getFutureResult() {
   for (const auto& work : works_) futures.push_back(work->getFutureResult());
   return c10::collectAll(futures)->then(
       [futures](Future& /*all*/) {
-        for (const c10::intrusive_ptr<Future>& future : futures) {
-          const c10::IValue result = future->value();
+        for (std::size_t i = 0; i < futures.size(); ++i) {
+          c10::IValue result = futures.get(i)->value();
           if (result.toInt() != static_cast<std::int64_t>(c10d::WorkResult::SUCCESS)) return result;
         }
         return c10::IValue(static_cast<std::int64_t>(c10d::WorkResult::SUCCESS));
