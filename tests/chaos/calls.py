@@ -47,7 +47,7 @@ class Mismatch(Case):
     def choose(self, plan, rng):
         self.random_point(plan, rng)
         plan.fault, plan.timeout_ms = rng.choice(self.faults), 5000
-        plan.bound = 0.1 if plan.transport == "shm" else 0.15
+        plan.bound = 0.1 if plan.transport == "shm" else 0.2
 
     def rule(self, plan, outcome):
         return each_hears(outcome, range(plan.world),
