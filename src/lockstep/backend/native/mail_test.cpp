@@ -53,6 +53,7 @@ void carry_many_messages(MemoryChecks checks) {
         std::vector<SharedMemory> out;
         std::vector<Buffer> in;
         std::vector<WorkPtr> works;
+        works.reserve(2 * std::size(kSizes));
         for (const std::size_t size : kSizes) {
           out.push_back(memory(*world, tag % 2 == 0 ? Where::kForeign : Where::kResident, size));
           std::ranges::fill(out.back().bytes, mark(own, tag + size));
