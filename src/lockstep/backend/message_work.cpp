@@ -1,5 +1,6 @@
 #include "lockstep/backend/message_work.h"
 
+#include <exception>
 #include <utility>
 
 #include "lockstep/backend/callback_scope.h"
@@ -29,7 +30,15 @@ void MessageWork::complete(const Status& status, std::optional<Rank> source) {
     done_ = true;
   }
   const CallbackScope scope(this);
-  for (const auto& callback : callbacks) callback(status);
+  std::exception_ptr thrown;
+  for (const auto& callback : callbacks) {
+    try {
+      callback(status);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 Status MessageWork::wait(std::optional<Deadline> deadline) {

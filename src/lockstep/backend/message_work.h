@@ -29,7 +29,8 @@ class MessageWork final : public Work {
   MessageWork(MessageName name, std::shared_ptr<const void> keep, const Clock& clock,
               std::shared_ptr<transport::messages::Progress> progress);
 
-  // With no lock held; only the first time counts. Callbacks run here.
+  // With no lock held; only the first time counts. Callbacks run here: all of them, also
+  // where one throws; what the last of those has thrown is thrown then.
   void complete(const Status& status, std::optional<Rank> source);
 
   Status wait(std::optional<Deadline> deadline) override;

@@ -46,6 +46,13 @@ struct NativeGroup::Pending {
     while (count > 0 && !deadline.expired()) changed.wait_until(mutex, deadline);
     return count == 0;
   }
+  // Is counted down once, however often a message says that it has ended, and whatever that throws.
+  struct End {
+    ~End() {
+      if (pending) pending->remove();
+    }
+    std::shared_ptr<Pending> pending;
+  };
   const std::vector<Rank> members;
   const std::vector<Rank> others;  // who may serve a receive from any rank
   Mutex mutex;
@@ -117,9 +124,9 @@ WorkPtr NativeGroup::send(Rank to, std::uint64_t tag, ByteView bytes, const OpOp
   pending_->add();
   (*messenger)
       ->send(parts_.id, world_rank(to), tag, bytes, who_.deadline_of(options),
-             [work, place, pending = pending_](const Status& status) {
+             [work, place, pending = pending_](const Status& status) mutable {
+               const Pending::End end{std::move(pending)};
                work->complete(place.describe(status), std::nullopt);
-               pending->remove();
              });
   return work;
 }
@@ -139,9 +146,9 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
   (*messenger)
       ->recv(
           parts_.id, sender, tag, bytes, who_.deadline_of(options),
-          [work, place, pending = pending_](const Status& status, std::optional<Rank> source) {
-            work->complete(place.describe(status), pending->member(source));
-            pending->remove();
+          [work, place, pending = pending_](const Status& status, std::optional<Rank> source) mutable {
+            const Pending::End end{std::move(pending)};
+            work->complete(place.describe(status), end.pending ? end.pending->member(source) : std::nullopt);
           },
           transport::messages::Senders(pending_, &pending_->others));
   return work;
