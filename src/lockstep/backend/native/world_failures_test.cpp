@@ -28,16 +28,21 @@ using ::testing::HasSubstr;
 // What ranks that have just met may need, on a busy machine, to be in the same operation.
 constexpr Duration kTogether = 2s;
 
+// How rounds are run: by the group's worker, or by the calling thread.
+Status start_and_wait(Backend& group, const Rounds& rounds) {
+  return dynamic_cast<RoundStarter&>(group).start_rounds(rounds, {})->wait();
+}
+Status run_here(Backend& group, const Rounds& rounds) { return run_rounds(group, rounds, {}); }
+
 // The second of two rounds is what `second` gives on rank 1.
-void expect_to_end_the_group(Backend& group, const std::function<Result<Call>()>& second, const char* why) {
-  auto* const starter = dynamic_cast<RoundStarter*>(&group);
-  ASSERT_NE(starter, nullptr);
+void expect_to_end_the_group(Backend& group, Status (*run)(Backend&, const Rounds&),
+                             const std::function<Result<Call>()>& second, const char* why) {
   const auto barrier_call = [] { return Result<Call>(Call{.kind = OpKind::kBarrier}); };
   Rounds rounds;
   rounds.calls.emplace_back(barrier_call);
   rounds.calls.emplace_back(group.rank() == Rank{1} ? second : barrier_call);
   rounds.finish = []() -> Status { return Status::internal("is not come to"); };
-  const Status status = starter->start_rounds(std::move(rounds), {})->wait();
+  const Status status = run(group, rounds);
   EXPECT_THAT(std::string(status.message()), HasSubstr(why));
   EXPECT_EQ(status.failure(), Failure::kNoMemory) << status.text();
   EXPECT_FALSE(barrier(group).ok());
@@ -47,14 +52,19 @@ TEST(World, ARoundThatFailsEndsTheGroup) {
   EXPECT_OK(run_ranks(3, [](const SpawnedRank& rank) {
     const auto world = join(rank);
     ASSERT_TRUE(world);
-    auto other = world->new_group({Rank{0}, Rank{1}, Rank{2}});
-    ASSERT_OK(other.status());
-    expect_to_end_the_group(
-        world->group(),
-        []() -> Result<Call> { return Status::internal("out of paper", {.failure = Failure::kNoMemory}); },
-        "out of paper");
-    expect_to_end_the_group(
-        **other, []() -> Result<Call> { throw std::bad_alloc(); }, "there is no memory for what goes into");
+    for (auto* const run : {&start_and_wait, &run_here}) {
+      auto one = world->new_group({Rank{0}, Rank{1}, Rank{2}});
+      auto other = world->new_group({Rank{0}, Rank{1}, Rank{2}});
+      ASSERT_OK(one.status());
+      ASSERT_OK(other.status());
+      expect_to_end_the_group(
+          **one, run,
+          []() -> Result<Call> { return Status::internal("out of paper", {.failure = Failure::kNoMemory}); },
+          "out of paper");
+      expect_to_end_the_group(
+          **other, run, []() -> Result<Call> { throw std::bad_alloc(); },
+          "there is no memory for what goes into");
+    }
   }));
 }
 
