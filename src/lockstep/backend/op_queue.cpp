@@ -91,6 +91,7 @@ struct OpQueue::State {
   // `dropped`, which is empty, is given what will not run.
   void fail(const Status& why, Dropped& dropped) LOCKSTEP_REQUIRES(mutex);
   Status late(const Turn& turn, std::uint64_t number) LOCKSTEP_REQUIRES(mutex);
+  Status destroyed() const;
   // What the operation that is the first of `pending`, or waits there, waits for: "all_reduce #3".
   std::string before_all() LOCKSTEP_REQUIRES(mutex);
   static Status make_worker(const std::shared_ptr<State>& state) LOCKSTEP_REQUIRES(state->mutex);
@@ -253,7 +254,7 @@ OpQueue::~OpQueue() {
     static_cast<void>(new (std::nothrow) std::shared_ptr<State>(state_));  // the parent's; never destroyed
     return;
   }
-  fail(Status::aborted("the group was destroyed", {.failure = Failure::kClosed}));
+  fail(state_->destroyed());
   std::thread worker;
   {
     const MutexLock lock(state_->mutex);
@@ -352,6 +353,14 @@ std::string OpQueue::State::before_all() {
 Status OpQueue::State::late(const Turn& turn, std::uint64_t number) {
   try {
     return waited_behind(whose, turn.name, number, before_all());
+  } catch (const std::bad_alloc&) {
+    return no_memory;
+  }
+}
+
+Status OpQueue::State::destroyed() const {
+  try {
+    return Status::aborted("the group was destroyed", {.failure = Failure::kClosed});
   } catch (const std::bad_alloc&) {
     return no_memory;
   }

@@ -42,13 +42,13 @@ WorkPtr start_in(OpQueue& queue, const Membership& who, Rounds rounds, RoundRunn
     return queue.ended(refused);
   const Deadline deadline = who.deadline_of(options);
   const std::size_t count = rounds.calls.size();
-  auto body = [&who, rounds = std::move(rounds), runner = std::move(runner), deadline,
-               keep = options.keep, no_memory = without_memory()](std::uint64_t first) -> Status {
+  auto body = [&who, rounds = std::move(rounds), runner = std::move(runner), deadline, keep = options.keep,
+               no_memory = without_memory()](std::uint64_t first) -> Status {
     std::uint64_t sequence = first;
     for (const auto& next : rounds.calls) {
       const Result<Call> call = ask(next, no_memory);
       if (!call.ok())
-        return call.status().code() == Code::kInvalid ? call.status() : runner.fail(call.status());
+        return call.status().code() == Code::kInvalid ? call.status() : runner.fail(call.status(), sequence);
       LOCKSTEP_TRY(who.admit(*call));
       LOCKSTEP_TRY(runner.perform(*call, sequence++, deadline));
     }

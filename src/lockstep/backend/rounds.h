@@ -42,8 +42,8 @@ Status run_rounds(Backend& backend, const Rounds& rounds, const OpOptions& optio
 // How a backend runs rounds that were started.
 struct RoundRunner {
   std::function<Status(const Call&, std::uint64_t sequence, const Deadline&)> perform;
-  // The group ends with this; gives what the operation is told.
-  std::function<Status(const Status&)> fail;
+  // The group ends with this in the round of that number; gives what the operation is told.
+  std::function<Status(const Status&, std::uint64_t sequence)> fail;
 };
 // For a RoundStarter that has its operations in a queue. `who` outlives them.
 WorkPtr start_in(OpQueue& queue, const Membership& who, Rounds rounds, RoundRunner runner,

@@ -96,7 +96,7 @@ WorkPtr MpiGroup::start_rounds(Rounds rounds, const OpOptions& options) {
       .perform = [this, keep = options.keep](
                      const Call& call, std::uint64_t sequence,
                      const Deadline& deadline) { return perform(call, sequence, deadline, keep); },
-      .fail = [this](const Status& why) { return news_->fail(why); }};
+      .fail = [this](const Status& why, std::uint64_t) { return news_->fail(why); }};
   return start_in(queue_, who_, std::move(rounds), std::move(runner), options);
 }
 

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <new>
 #include <span>
 #include <vector>
 
+#include "lockstep/backend/native/native_group.h"
 #include "lockstep/backend/native/world_test_support.h"
 #include "lockstep/backend/operations.h"
 #include "lockstep/testing/short_memory.h"
@@ -64,6 +66,56 @@ TEST(GroupMemory, WhoHasNoneForAnOperationFailsAndNobodyHangs) {
         const auto said = store.get(key);
         ASSERT_OK(said.status());
         if (text_of(*said) == "no") break;
+      }
+    }));
+  }
+}
+
+// What rank 0, which has no memory at all for what `ends` the group there, says as soon as it has some again;
+// rank 1 waits in an operation, and the group stays.
+void is_told_later(World& world, const std::function<void(Backend&)>& ends) {
+  auto made = world.new_group({Rank{0}, Rank{1}}, {.name = "kept"});
+  ASSERT_OK(made.status());
+  Backend& group = **made;
+  std::vector<float> data(100, 1);
+  store::Store& store = *world.rendezvous().store;
+  if (world.rank().value == 0) {
+    EXPECT_TRUE(testing::without_memory_after(0, [&] { ends(group); }));
+    EXPECT_EQ(group.failure().failure(), Failure::kNoMemory) << group.failure().text();
+    EXPECT_EQ(all_reduce(group, std::span(data)).failure(), Failure::kNoMemory);
+    EXPECT_OK(store.get("heard").status());
+  } else {
+    const Status status = all_reduce(group, std::span(data));
+    EXPECT_EQ(status.failure(), Failure::kNoMemory) << status.text();
+    EXPECT_OK(store.set("heard", {}));
+  }
+}
+
+TEST(GroupMemory, WhoHasNoneToSayThatAGroupHasEndedSaysItWhenThereIsSome) {
+  for (const int first : {1, 2}) {  // on two hosts, and on one
+    EXPECT_OK(testing::ProcessWorld{2}.run([&](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, first);
+      ASSERT_TRUE(world);
+      const Status why = Status::internal("over", {.failure = Failure::kNoMemory});
+      is_told_later(*world, [&why](Backend& group) { group.abort(why); });
+    }));
+  }
+}
+
+TEST(GroupMemory, WhoLeavesNeedsNone) {
+  for (const int first : {1, 2}) {
+    EXPECT_OK(testing::ProcessWorld{2}.run([&](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, first);
+      ASSERT_TRUE(world);
+      auto made = world->new_group({Rank{0}, Rank{1}});
+      ASSERT_OK(made.status());
+      std::vector<float> data(100, 1);
+      if (rank.rank.value == 0) {
+        auto& group = dynamic_cast<NativeGroup&>(**made);
+        EXPECT_TRUE(testing::without_memory_after(0, [&group] { group.leave("left"); }));
+        made->reset();
+      } else {
+        EXPECT_FALSE(all_reduce(**made, std::span(data)).ok());
       }
     }));
   }

@@ -83,17 +83,33 @@ NativeGroup::~NativeGroup() {
 
 void NativeGroup::leave(std::string_view did) {
   const Rank own = who_.own();
-  const Status left = Status::aborted(cat("rank ", own, ' ', did, " the group ", base::quoted(who_.name())),
-                                      {.failure = Failure::kClosed, .peer = own, .group = who_.name()});
+  Status left = no_memory_;
+  (void)insist([&] {
+    left = Status::aborted(cat("rank ", own, ' ', did, " the group ", base::quoted(who_.name())),
+                           {.failure = Failure::kClosed, .peer = own, .group = who_.name()});
+  });
   queue_.fail(left);
   left_ = true;
   parts_.mail.fail_group(parts_.id, left);
   if (!parts_.communicator) return;
-  if (queue_.busy()) parts_.communicator->fail_from_outside(left);
+  if (queue_.busy()) (void)insist([&] { parts_.communicator->fail_from_outside(left); });
   queue_.run_alone([this] {
-    if (untold_) (void)parts_.communicator->fail(no_memory_);
-    parts_.communicator->leave(queue_.last_sequence());
+    if (untold_) (void)insist([this] { (void)parts_.communicator->fail(no_memory_); });
+    (void)insist([this] { parts_.communicator->leave(queue_.last_sequence()); });
   });
+}
+
+template <typename Body>
+bool NativeGroup::insist(const Body& body) const {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    try {
+      body();
+      return true;
+    } catch (const std::bad_alloc&) {
+      parts_.reserve.let_go();
+    }
+  }
+  return false;
 }
 
 Result<Mail::MessengerPtr> NativeGroup::messenger_for(std::string_view op, Rank peer) {
@@ -156,6 +172,7 @@ WorkPtr NativeGroup::recv(std::optional<Rank> from, std::uint64_t tag, ByteSpan 
 
 Status NativeGroup::run(const Call& call, const OpOptions& options) {
   LOCKSTEP_TRY(who_.admit(call));
+  tell_at_last();
   const Deadline deadline = who_.deadline_of(options);
   return queue_.run(
       {.deadline = deadline, .name = collective::name_of(call.kind)},
@@ -165,6 +182,7 @@ Status NativeGroup::run(const Call& call, const OpOptions& options) {
 
 WorkPtr NativeGroup::start(const Call& call, const OpOptions& options) {
   if (const Status admitted = who_.admit(call); !admitted.ok()) return queue_.ended(admitted);
+  tell_at_last();
   const Deadline deadline = who_.deadline_of(options);
   // Shared because a std::function can be copied.
   const auto held = std::make_shared<const HeldCall>(call, options.keep);
@@ -178,8 +196,9 @@ WorkPtr NativeGroup::start_rounds(Rounds rounds, const OpOptions& options) {
       .perform = [this](const Call& call, std::uint64_t sequence,
                         const Deadline& deadline) { return perform(call, sequence, deadline); },
       .fail =
-          [this](const Status& why) {
-            return parts_.communicator ? fail(parts_.communicator->fail(why)) : why;
+          [this](const Status& why, std::uint64_t sequence) {
+            if (!parts_.communicator) return why;
+            return bear("operation", sequence, [&] { return fail(parts_.communicator->fail(why)); });
           }};
   return start_in(queue_, who_, std::move(rounds), std::move(runner), options);
 }
@@ -212,25 +231,36 @@ Status NativeGroup::bear(std::string_view op, std::uint64_t sequence, const Body
 
 Status NativeGroup::fail_without_memory(std::string_view op, std::uint64_t sequence) {
   parts_.reserve.let_go();
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    try {
-      const Rank own = who_.own();
-      return fail(parts_.communicator->fail(Status::internal(
-          cat("rank ", own, ": ", op, " #", sequence, " is out of memory"), {.failure = Failure::kNoMemory,
-                                                                             .rank = own,
-                                                                             .peer = own,
-                                                                             .op = std::string(op),
-                                                                             .sequence = sequence})));
-    } catch (const std::bad_alloc&) {
-      continue;
-    }
-  }
-  untold_ = true;
-  queue_.fail(no_memory_);
-  return no_memory_;
+  Status told = no_memory_;
+  const bool said = insist([&] {
+    const Rank own = who_.own();
+    told = fail(parts_.communicator->fail(Status::internal(
+        cat("rank ", own, ": ", op, " #", sequence, " is out of memory"), {.failure = Failure::kNoMemory,
+                                                                           .rank = own,
+                                                                           .peer = own,
+                                                                           .op = std::string(op),
+                                                                           .sequence = sequence})));
+  });
+  if (!said) keep_untold();
+  return told;
 }
 
-Status NativeGroup::fail(const Status& why) {
+void NativeGroup::keep_untold() {
+  untold_ = parts_.communicator != nullptr;
+  queue_.fail(no_memory_);
+}
+
+void NativeGroup::tell_at_last() const {
+  if (!untold_ || left_ || who_.in_forked_child()) return;
+  const bool heard = insist([this] { parts_.communicator->fail_from_outside(no_memory_); });
+  // What still runs here may be what asks. Nothing else will begin.
+  if (!heard || queue_.busy()) return;
+  queue_.run_alone([this] {
+    if (untold_ && insist([this] { (void)fail(parts_.communicator->fail(no_memory_)); })) untold_ = false;
+  });
+}
+
+Status NativeGroup::fail(const Status& why) const {
   Status status = told(why);
   parts_.mail.fail_group(parts_.id, status);
   if (status.failure() != Failure::kClosed) parts_.error_note.write(status);
@@ -239,14 +269,25 @@ Status NativeGroup::fail(const Status& why) {
 
 Status NativeGroup::fail_late(const Status& why) {
   if (!parts_.communicator) return why;
+  Status told = no_memory_;
+  // Another operation of this group may run: it is told, and tells the other hosts.
+  const bool said = insist([&] {
+    parts_.communicator->fail_from_outside(with_absent(why));
+    told = fail(parts_.communicator->failure());
+  });
+  if (!said) keep_untold();
+  return told;
+}
+
+Status NativeGroup::with_absent(const Status& why) const {
   Cause cause = why.cause();
   cause.rank = who_.own();
   cause.group = who_.name();
+  if (!cause.sequence) return why.with_cause(std::move(cause));  // there was no memory for more
   cause.missing = absent_from(*cause.sequence);
   const std::string who =
       cause.missing.empty() ? "" : cat("; rank ", base::ranks_text(cause.missing), " is in none");
-  parts_.communicator->fail_from_outside(Status::timeout(cat(why.message(), who), std::move(cause)));
-  return fail(parts_.communicator->failure());
+  return Status::timeout(cat(why.message(), who), std::move(cause));
 }
 
 void NativeGroup::look_for_straggler(std::uint64_t sequence) {
@@ -333,7 +374,10 @@ std::vector<Rank> NativeGroup::absent_from(std::uint64_t sequence) const {
 }
 
 Status NativeGroup::failure() const {
-  return parts_.communicator && !left_ ? told(parts_.communicator->failure()) : queue_.failure();
+  if (!parts_.communicator || left_) return queue_.failure();
+  tell_at_last();
+  Status status = told(parts_.communicator->failure());
+  return status.ok() && untold_ ? no_memory_ : status;
 }
 
 Counters NativeGroup::counters() const {
@@ -352,11 +396,14 @@ Status NativeGroup::end(const Status& why, const Deadline& deadline) {
 }
 
 void NativeGroup::abort(const Status& given) {
-  // Who says it is a part of what is said.
-  Cause cause = given.cause();
-  if (cause.failure == Failure::kNone) cause.failure = Failure::kRemoteError;
-  if (!cause.peer) cause.peer = who_.own();
-  stop(given.with_cause(std::move(cause)).with_prefix(cat("rank ", who_.own(), " said: ")));
+  const bool said = insist([&] {
+    // Who says it is a part of what is said.
+    Cause cause = given.cause();
+    if (cause.failure == Failure::kNone) cause.failure = Failure::kRemoteError;
+    if (!cause.peer) cause.peer = who_.own();
+    stop(given.with_cause(std::move(cause)).with_prefix(cat("rank ", who_.own(), " said: ")));
+  });
+  if (!said && !left_) keep_untold();
 }
 
 void NativeGroup::stop(const Status& why) {

@@ -99,10 +99,17 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   template <typename Body>
   Status bear(std::string_view op, std::uint64_t sequence, const Body& body);
   Status fail_without_memory(std::string_view op, std::uint64_t sequence);
+  // Runs `body` until it finds memory, a few times: each time it comes further. False if it never did.
+  template <typename Body>
+  bool insist(const Body& body) const;
+  // There was not even enough to say so: that is told when there is.
+  void keep_untold();
+  void tell_at_last() const;
   // An operation has ended the group; gives what this rank is told.
-  Status fail(const Status& why);
+  Status fail(const Status& why) const;
   // The same for one that could not begin in time.
   Status fail_late(const Status& why);
+  Status with_absent(const Status& why) const;
   // Members, ranks of the world, that are known without the store not to be in that operation: of this host,
   // and who is lost.
   std::vector<Rank> absent_from(std::uint64_t sequence) const;
@@ -114,7 +121,7 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   NativeGroupParts parts_;
   const Clock& clock_;
   Membership who_;
-  OpQueue queue_;
+  mutable OpQueue queue_;  // failure() may have something to tell yet
   // Of whoever runs an operation.
   StoreBarriers barriers_{who_};
   StragglerWatch stragglers_;       // on this host
@@ -124,8 +131,8 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   std::atomic<bool> left_ = false;  // then what becomes of the group on other ranks is not ours any more
   std::atomic<std::uint64_t> messages_ = 0;
   const std::shared_ptr<Pending> pending_;
-  const Status no_memory_;            // made in time
-  std::atomic<bool> untold_ = false;  // there was not even enough to say so
+  const Status no_memory_;  // made in time
+  mutable std::atomic<bool> untold_ = false;
 };
 
 }  // namespace lockstep::backend

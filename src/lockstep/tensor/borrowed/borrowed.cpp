@@ -146,7 +146,7 @@ WorkPtr BorrowedGroup::start_rounds(Rounds rounds, const OpOptions& options) {
                                     return perform(call, sequence, deadline, keep);
                                   },
                               .fail =
-                                  [this](const Status& why) {
+                                  [this](const Status& why, std::uint64_t) {
                                     stop_lent();
                                     return fail(why);
                                   }};
