@@ -94,13 +94,17 @@ LockstepWork::LockstepWork(WorkPlan plan)
 c10::intrusive_ptr<LockstepWork> LockstepWork::start(
     WorkPlan plan, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin) {
   auto work = c10::make_intrusive<LockstepWork>(std::move(plan));
+  bool completed = false;
   try {
-    run_interruptibly(work->plan_.group, [&] { work->handle_ = begin(work->traced_); });
+    run_interruptibly(work->plan_.group, [&] {
+      work->handle_ = begin(work->traced_);
+      completed = work->handle_.is_completed();
+    });
   } catch (...) {
     work->finish(std::current_exception());  // the profiler is told that it is over
     throw;
   }
-  if (work->handle_.is_completed()) {
+  if (completed) {
     work->settle();
   } else {
     work->handle_.on_complete([held = std::make_shared<HeldWork>(work)] { (**held).settle(); });
@@ -113,7 +117,7 @@ void LockstepWork::settle() {
 }
 
 void LockstepWork::ended() {
-  const std::exception_ptr error = exception();
+  const std::exception_ptr error = failure();
   if (traced_ && !error) traced_->succeeded();
   traced_.reset();
   finish(error);
@@ -129,7 +133,7 @@ void LockstepWork::ended() {
 }
 
 void LockstepWork::complete(Future& future) const {
-  if (const std::exception_ptr error = exception()) {
+  if (const std::exception_ptr error = failure()) {
     future.setError(error);
   } else {
     future.markCompleted(value_of(plan_.outputs));
@@ -154,18 +158,22 @@ void LockstepWork::complete_futures() {
 }
 
 c10::intrusive_ptr<Future> LockstepWork::getFuture() {
+  const WithoutGil without_gil;
+  const bool completed = handle_.is_completed();  // may settle() this work, so before the lock
   const MutexLock lock(futures_mutex_);
   if (future_) return future_;
   future_ = c10::make_intrusive<Future>(type_of(plan_.outputs));
-  if (ended_ || handle_.is_completed()) complete(*future_);  // nothing hangs on it yet
+  if (ended_ || completed) complete(*future_);  // nothing hangs on it yet
   return future_;
 }
 
 c10::intrusive_ptr<Future> LockstepWork::getFutureResult() {
+  const WithoutGil without_gil;
+  const bool completed = handle_.is_completed();
   const MutexLock lock(futures_mutex_);
   if (result_) return result_;
   result_ = c10::make_intrusive<Future>(c10::AnyEnumType::get());
-  if (ended_ || handle_.is_completed()) complete_result(*result_);
+  if (ended_ || completed) complete_result(*result_);
   return result_;
 }
 
@@ -181,6 +189,11 @@ void LockstepWork::wait_for_future() {
 }
 
 std::exception_ptr LockstepWork::exception() const {
+  const WithoutGil without_gil;
+  return failure();
+}
+
+std::exception_ptr LockstepWork::failure() const {
   try {
     if (const std::exception_ptr error = handle_.exception()) std::rethrow_exception(error);
   } catch (const tensor::InvalidArgument& error) {
@@ -206,15 +219,20 @@ std::vector<at::Tensor> LockstepWork::result() {
 }
 
 bool LockstepWork::isCompleted() {
-  if (!handle_.is_completed()) return false;
   const WithoutGil without_gil;
+  if (!handle_.is_completed()) return false;
   settle();
   return true;
 }
 
+bool LockstepWork::isSuccess() const {
+  const WithoutGil without_gil;
+  return handle_.is_success();
+}
+
 bool LockstepWork::wait(milliseconds timeout) {
   try {
-    if (!handle_.is_success()) wait_for_operation(timeout);
+    if (!isSuccess()) wait_for_operation(timeout);
   } catch (...) {
     (void)isCompleted();  // else its own time is over, and not the operation's
     throw;

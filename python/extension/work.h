@@ -55,7 +55,7 @@ class LockstepWork final : public c10d::Work {
       WorkPlan plan, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin);
 
   bool isCompleted() override;
-  bool isSuccess() const override { return handle_.is_success(); }
+  bool isSuccess() const override;
   std::exception_ptr exception() const override;
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
@@ -74,9 +74,12 @@ class LockstepWork final : public c10d::Work {
   void wait_for_operation(std::chrono::milliseconds timeout) const;
   void wait_in_steps(std::optional<Deadline> deadline) const;
   // After completion; without the GIL, once others know of the work. The first thread that comes does what is
-  // to be done then, and the others wait for that: the core wakes who waits before it calls back.
+  // to be done then, and the others wait for that: the core wakes who waits before it calls back. Who asks
+  // the handle of a message may be that thread, for any message: it holds no lock of a work, and not the GIL.
   void settle();
   void ended();
+  // As torch's exception.
+  std::exception_ptr failure() const;
   void complete_futures();
   void complete(c10::ivalue::Future& future) const;
   void complete_result(c10::ivalue::Future& result) const;

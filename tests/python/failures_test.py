@@ -378,6 +378,20 @@ def hooks_may_wait(rank, size):
     return [future.wait() for future in chained]
 
 
+def futures_of_messages(rank, size):
+    """A message may end, and so may others, on the thread that asks for its future."""
+    other = 1 - rank
+    for number in range(2000):
+        got = torch.zeros(1)
+        receive, send = dist.irecv(got, other), dist.isend(torch.ones(1), other)
+        future = receive.get_future_result() if number % 2 else receive.get_future()
+        receive.wait()
+        future.wait()
+        send.wait()
+        assert got.item() == 1
+    return True
+
+
 def other_threads_run_meanwhile(rank, size):
     """The GIL is free while a rank waits: Python code of another thread makes the other rank's collective possible."""
     pair = dist.new_group()
@@ -547,6 +561,9 @@ class FailuresTest(unittest.TestCase):
     def test_callbacks_of_futures_may_wait_for_collectives(self):
         for answer in World(2).run(hooks_may_wait):
             self.assertEqual(answer, [400.0] * 20)
+
+    def test_a_message_may_end_while_its_future_is_asked_for(self):
+        self.assertEqual(World(2).run(futures_of_messages), [True, True])
 
     def test_other_threads_run_while_one_waits(self):
         self.assertEqual(World(2).run(other_threads_run_meanwhile), [2.0, 2.0])
