@@ -28,6 +28,16 @@ Indices all_of(ddp::RankSampler& sampler) {
   return all;
 }
 
+void copy_through_archive(const ddp::RankSampler& from, ddp::RankSampler& to) {
+  torch::serialize::OutputArchive saved;
+  from.save(saved);
+  std::stringstream bytes;
+  saved.save_to(bytes);
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes);
+  to.load(archive);
+}
+
 SamplerOptions of(int rank, int replicas) { return {.num_replicas = replicas, .rank = rank}; }
 
 TEST(Sampler, RanksShareTheIndicesOfAnEpoch) {
@@ -85,14 +95,8 @@ TEST(Sampler, AnEpochThatHasNotBegunIsSavedAsWhole) {
   DistributedSampler sampler(8, of(0, 2));
   all_of(sampler);
   sampler.set_epoch(1);
-  torch::serialize::OutputArchive saved;
-  sampler.save(saved);
-  std::stringstream bytes;
-  saved.save_to(bytes);
   DistributedSampler other(8, of(0, 2));
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes);
-  other.load(archive);
+  copy_through_archive(sampler, other);
   EXPECT_EQ(other.epoch(), 1U);
   EXPECT_EQ(all_of(other), all_of(sampler));
 }
@@ -103,14 +107,8 @@ TEST(Sampler, GoesOnInTheMiddleOfAnEpoch) {
   const Indices whole = all_of(sampler);
   sampler.reset();
   ASSERT_TRUE(sampler.next(4).has_value());
-  torch::serialize::OutputArchive saved;
-  sampler.save(saved);
-  std::stringstream bytes;
-  saved.save_to(bytes);
   DistributedSampler other(20, of(1, 2));
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes);
-  other.load(archive);
+  copy_through_archive(sampler, other);
   EXPECT_EQ(all_of(other), Indices(whole.begin() + 4, whole.end()));
   EXPECT_EQ(all_of(other), whole);
   // The place is one of its epoch: another epoch begins at its beginning.
@@ -120,6 +118,18 @@ TEST(Sampler, GoesOnInTheMiddleOfAnEpoch) {
   other.resume_at(3, 10);
   EXPECT_TRUE(all_of(other).empty());
   EXPECT_THROW(other.resume_at(3, 11), InvalidArgument);
+}
+
+TEST(Sampler, GoesOnByHandForOneEpoch) {
+  SamplerOptions plain = of(0, 2);
+  plain.shuffle = false;
+  DistributedSampler sampler(8, plain);
+  ASSERT_TRUE(sampler.next(1).has_value());
+  DistributedSampler other(8, plain);
+  copy_through_archive(sampler, other);
+  EXPECT_THAT(other.next(8), ::testing::Optional(ElementsAre(2, 4, 6)));
+  EXPECT_EQ(other.next(8), std::nullopt);
+  EXPECT_THAT(all_of(other), ElementsAre(0, 2, 4, 6));
 }
 
 TEST(Sampler, GoesOnBehindALoaderThatAsksAhead) {

@@ -105,14 +105,14 @@ struct RankSampler::State {
   std::optional<std::size_t> begun = {};  // the epoch that the indices are of
   std::vector<std::size_t> indices = {};
   std::size_t at = 0;
+  bool resumed = false;  // load() has set the place: the next epoch goes on from it
+  bool epoch_is_new = true;
+  bool warned = false;
 
   void fill() {
     indices = order->of_rank(epoch);
     begun = epoch;
   }
-  bool resumed = false;  // load() has set the place: the next epoch goes on from it
-  bool epoch_is_new = true;
-  bool warned = false;
 };
 
 RankSampler::RankSampler(std::unique_ptr<Order> order) : state_(std::make_shared<State>()) {
@@ -144,6 +144,7 @@ std::optional<std::vector<std::size_t>> RankSampler::next(std::size_t batch_size
     state_->fill();
     state_->epoch_is_new = false;
   }
+  state_->resumed = false;  // by hand: this is the epoch that goes on
   const std::size_t count =
       std::min(batch_size, state_->indices.size() - std::min(state_->at, state_->indices.size()));
   if (count == 0) return std::nullopt;
