@@ -249,18 +249,24 @@ fetch_suite() {
 }
 
 # An environment of their own, that sees the torch that was found: what they need beside it is much. Its marker says which
-# torch it is, and is written last. No other torch is ever put there: pip fails where theirs has to be another one.
+# torch it is, of which version, and is written last. No other torch is ever put there: pip fails where theirs has to be another one.
 programs=$state/programs
 fetch_programs() { # yes: or fail
-  local python site log=$state/programs.log
+  local python folder site seen log=$state/programs.log
   python=$(cat $state/torch_python 2>/dev/null) || return 0
   [ -n "$python" ] || return 0
-  site=$(torch_dir_of_python "$python")
-  site=${site%/torch/share/cmake/Torch}
-  if [ "$(cat $programs/complete 2>/dev/null)" = "$site" ]; then return; fi
+  if ! folder=$(torch_dir_of_python "$python"); then
+    [ "$1" != yes ] || fail "$python has no torch any more, and Lightning and accelerate need it"
+    say "$python has no torch any more, so the test of Lightning and accelerate is left out"
+    rm -f $programs/complete
+    return 0
+  fi
+  site=${folder%/torch/share/cmake/Torch}
+  seen="$(torch_version_in "$folder") $site"
+  if [ "$(cat $programs/complete 2>/dev/null)" = "$seen" ]; then return; fi
   say "fetching Lightning and accelerate to $programs (log: $log)"
   if install_programs "$python" "$site" >"$log" 2>&1; then
-    printf '%s\n' "$site" >$programs/complete
+    printf '%s\n' "$seen" >$programs/complete
   elif [ "$1" = yes ]; then
     tail -n 20 "$log" >&2
     fail "pip install pytorch-lightning accelerate failed"

@@ -221,6 +221,24 @@ echo "$*" >>"$MACHINE/pip"
         (self.machine / "python_torch").write_text(f"{self.torch('other/torch')[1]}\n")
         self.assertEqual(self.setup("build", "programs").returncode, 0)  # which see another torch now
         self.assertEqual(pips(), 4)
+        (self.machine / "other/torch/share/cmake/Torch/TorchConfigVersion.cmake").write_text('set(PACKAGE_VERSION "2.14.0")\n')
+        for _ in range(2):  # of another version in its place
+            self.assertEqual(self.setup("build", "programs").returncode, 0)
+            self.assertEqual(pips(), 5)
+
+    def test_programs_are_left_out_where_their_python_has_lost_its_torch(self):
+        python = self.machine / "lost/bin/python3"
+        self.program(python, "#!/bin/bash\n")
+        (self.tree / "build/setup/programs").mkdir(parents=True)
+        (self.tree / "build/setup/programs/complete").touch()
+        (self.tree / "build/setup/torch_python").write_text(f"{python}\n")
+        needed = self.setup("--no-torch", "build", "programs")
+        self.assertEqual((needed.returncode, needed.stderr),
+                         (1, f"setup: {python} has no torch any more, and Lightning and accelerate need it\n"))
+        left = self.setup("--no-torch", "build", "programs-if-reached")
+        self.assertEqual((left.returncode, left.stdout),
+                         (0, f"setup: {python} has no torch any more, so the test of Lightning and accelerate is left out\n"))
+        self.assertFalse((self.tree / "build/setup/programs/complete").exists())
 
     def test_the_benchmarks_leave_peers_in_python_out_where_there_is_none(self):
         shutil.copy(TOOL.parent / "bench.sh", self.tree / "tools")
