@@ -1,6 +1,7 @@
 // What there is to say about a model that is trained on several ranks: torch's logging data, under torch's
 // keys. Times are nanoseconds of the last pass that was sampled (statistics.h), and averages over all that
-// were. has_error and error are there always: what has ended the model's group, if anything has.
+// were. has_error and error are there always: what has ended the model's group, if anything has; after a
+// failure of a group of several hosts the call waits until they agree on it, up to 300 ms.
 //
 // Three keys say the same of every model, and truly: join_uneven_inputs is 0, because a pass always waits for
 // all ranks; device_ids is empty and output_device -1, as torch says where device_ids = None, because nothing

@@ -32,8 +32,7 @@ void check_is_whole(const BackwardPass& pass, int task) {
       "DistributedDataParallel: the first gradient came from a backward inside another, as a reentrant "
       "checkpoint runs one, and the outer one was not seen, because it has not come through what forward "
       "returned. static_graph records the first backward pass as a whole. Return every tensor that the loss "
-      "is "
-      "made of from forward.");
+      "is made of from forward.");
 }
 
 }  // namespace
