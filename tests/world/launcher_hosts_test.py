@@ -200,15 +200,20 @@ class Refusals(HostsTest):
         self.assertEqual(status, 2)
         self.assertIn("is no address of this host", err)
 
+    def stranger(self, does):
+        """Starts a program on host 0 that has the port of the endpoint, as `s`."""
+        program = (f"import signal, socket\ns = socket.create_server(('{ADDRESSES[0]}', 29400))\n"
+                   f"print('bound', flush=True)\n{does}")
+        stranger = subprocess.Popen([*self.hosts.enter(0), "python3", "-c", program], stdout=subprocess.PIPE)
+        self.addCleanup(stranger.communicate, timeout=PATIENCE)
+        self.addCleanup(stranger.kill)
+        stranger.stdout.readline()
+        return stranger
+
     def test_a_port_that_is_taken(self):
         """F16: the error names the port and who has it."""
-        program = ("import socket, sys\ns = socket.create_server(('%s', 29400))\nprint('bound', flush=True)\n"
-                   "sys.stdin.read()" % ADDRESSES[0])
-        stranger = subprocess.Popen([*self.hosts.enter(0), "python3", "-c", program], stdin=subprocess.PIPE,
-                                    stdout=subprocess.PIPE)
-        stranger.stdout.readline()
+        stranger = self.stranger("signal.pause()")
         status, _, err = self.agent(0, "true").finish()
-        stranger.communicate(timeout=PATIENCE)
         self.assertEqual(status, 2)
         self.assertIn(f"port 29400 on {ADDRESSES[0]} is taken by pid {stranger.pid}", err)
         self.assertIn("give --rdzv-endpoint another port", err)
@@ -216,31 +221,21 @@ class Refusals(HostsTest):
 
     def test_a_stranger_that_answers(self):
         """F16, by arrival: what it says is no refusal by an agent."""
-        program = ("import socket\ns = socket.create_server(('%s', 29400))\nprint('bound', flush=True)\n"
-                   "while True:\n  guest, _ = s.accept()\n  guest.recv(4096)\n"
-                   "  guest.sendall(b'HTTP/1.1 400 Bad Request'.ljust(200))\n  guest.close()" % ADDRESSES[0])
-        stranger = subprocess.Popen([*self.hosts.enter(0), "python3", "-c", program], stdout=subprocess.PIPE)
-        stranger.stdout.readline()
-        try:
-            status, _, err = self.agent(0, "true", node_rank=None).finish()
-            self.assertEqual(status, 2)
-            self.assertRegex(err, f"port 29400 on [0-9.]+ is taken by pid {stranger.pid} .*another port, the same on all "
-                                  r"hosts\. It does not answer as an agent: .*does not speak Lockstep's protocol")
-            self.assertNotIn("refuses", err)
-            status, _, err = self.agent(1, "true").finish()
-            self.assertEqual(status, 2)
-            self.assertRegex(err, f"what answers at --rdzv-endpoint {re.escape(ENDPOINT)} refuses this agent .*does not speak")
-        finally:
-            stranger.kill()
-            stranger.communicate(timeout=PATIENCE)
+        stranger = self.stranger("while True:\n  guest, _ = s.accept()\n  guest.recv(4096)\n"
+                                 "  guest.sendall(b'HTTP/1.1 400 Bad Request'.ljust(200))\n  guest.close()")
+        status, _, err = self.agent(0, "true", node_rank=None).finish()
+        self.assertEqual(status, 2)
+        self.assertRegex(err, f"port 29400 on [0-9.]+ is taken by pid {stranger.pid} .*another port, the same on all "
+                              r"hosts\. It does not answer as an agent: .*does not speak Lockstep's protocol")
+        self.assertNotIn("refuses", err)
+        status, _, err = self.agent(1, "true").finish()
+        self.assertEqual(status, 2)
+        self.assertRegex(err, f"what answers at --rdzv-endpoint {re.escape(ENDPOINT)} refuses this agent .*does not speak")
 
     def test_a_stranger_that_stays_silent_is_not_asked_for_long(self):
         """F16, by arrival: it might be another agent of this host. A busy machine has several tries."""
-        program = ("import socket, sys\ns = socket.create_server(('%s', 29400))\nprint('bound', flush=True)\n"
-                   "while True:\n  guest, _ = s.accept()\n  print('asked', flush=True)\n"
-                   "  while guest.recv(4096): pass" % ADDRESSES[0])
-        stranger = subprocess.Popen([*self.hosts.enter(0), "python3", "-c", program], stdout=subprocess.PIPE)
-        stranger.stdout.readline()
+        stranger = self.stranger("while True:\n  guest, _ = s.accept()\n  print('asked', flush=True)\n"
+                                 "  while guest.recv(4096): pass")
 
         def seconds_asked():
             agent = self.agent(0, "true", node_rank=None)
@@ -253,11 +248,7 @@ class Refusals(HostsTest):
                                   r"hosts\. It does not answer as an agent: .* was not reached")
             return asked
 
-        try:
-            self.assertTrue(any(seconds_asked() < 4 for _ in range(5)))
-        finally:
-            stranger.kill()
-            stranger.communicate(timeout=PATIENCE)
+        self.assertTrue(any(seconds_asked() < 4 for _ in range(5)))
 
 
 class Rendezvous(HostsTest):

@@ -172,14 +172,29 @@ TEST(ShrinkOfProcesses, WithoutItsStoreIsATypedError) {
   EXPECT_EQ(survivors.count(), 2) << status.text();
 }
 
+// Rank 0, which serves the store, stops here; the others stay. Nothing if they did not come as far.
+std::unique_ptr<World> join_until_store_stops(const SpawnedRank& rank) {
+  Survivors::stay();
+  auto world = join(rank, {.stall_after = kSoonStalled});
+  if (!world) return nullptr;
+  const Status met = barrier(world->group());
+  EXPECT_OK(met);
+  if (!met.ok()) return nullptr;
+  if (rank.rank.value == 0) ::kill(::getpid(), SIGSTOP);
+  return world;
+}
+
+// The last of two survivors ends rank 0, so that the world can end.
+void end_stopped_store(World& world, Survivors& survivors) {
+  if (!::testing::Test::HasFailure()) survivors.add();
+  if (survivors.count() == 2) ::kill(world.rendezvous().members[0].pid, SIGKILL);
+}
+
 TEST(ShrinkOfProcesses, EndsInTimeThoughTheRankThatServesTheStoreIsStopped) {
   Survivors survivors;
   const Status status = ProcessWorld{3}.run([&](const SpawnedRank& rank) {
-    Survivors::stay();
-    const auto world = join(rank, {.stall_after = kSoonStalled});
+    const auto world = join_until_store_stops(rank);
     ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    if (rank.rank.value == 0) ::kill(::getpid(), SIGSTOP);
     EXPECT_EQ(barrier(world->group()).failure(), Failure::kPeerStalled);
     const base::TimePoint start = Clock::steady().now();
     const Status group = world->new_group({Rank{1}, Rank{2}}).status();
@@ -187,9 +202,7 @@ TEST(ShrinkOfProcesses, EndsInTimeThoughTheRankThatServesTheStoreIsStopped) {
     EXPECT_THAT(group.cause().missing, ::testing::ElementsAre(Rank{0}));
     EXPECT_EQ(world->shrink().status().failure(), Failure::kStoreLost);
     EXPECT_LT(Clock::steady().now() - start, 25s);  // patience alone would be more
-    if (!::testing::Test::HasFailure()) survivors.add();
-    // The last one ends it, so that the world can end.
-    if (survivors.count() == 2) ::kill(world->rendezvous().members[0].pid, SIGKILL);
+    end_stopped_store(*world, survivors);
   });
   EXPECT_EQ(survivors.count(), 2) << status.text();
 }
@@ -198,11 +211,8 @@ TEST(ShrinkOfProcesses, EndsInTimeThoughTheRankThatServesTheStoreIsStopped) {
 TEST(ShrinkOfProcesses, EndsInTimeThoughOnlyTheGroupSaysWhoIsStopped) {
   Survivors survivors;
   const Status status = ProcessWorld{3}.run([&](const SpawnedRank& rank) {
-    Survivors::stay();
-    const auto world = join(rank, {.stall_after = kSoonStalled});
+    const auto world = join_until_store_stops(rank);
     ASSERT_TRUE(world);
-    ASSERT_OK(barrier(world->group()));
-    if (rank.rank.value == 0) ::kill(::getpid(), SIGSTOP);  // it serves the store
     if (rank.rank.value == 1) {
       world->group().abort(
           Status::disconnected("stopped", {.failure = Failure::kPeerStalled, .peer = Rank{0}}));
@@ -213,9 +223,7 @@ TEST(ShrinkOfProcesses, EndsInTimeThoughOnlyTheGroupSaysWhoIsStopped) {
     EXPECT_EQ(lost.failure(), Failure::kStoreLost) << lost.text();
     EXPECT_THAT(lost.cause().missing, ::testing::ElementsAre(Rank{0}));
     EXPECT_LT(Clock::steady().now() - start, 3 * kSoonStalled + 3s);  // patience is more
-    if (!::testing::Test::HasFailure()) survivors.add();
-    // The last one ends it, so that the world can end.
-    if (survivors.count() == 2) ::kill(world->rendezvous().members[0].pid, SIGKILL);
+    end_stopped_store(*world, survivors);
   });
   EXPECT_EQ(survivors.count(), 2) << status.text();
 }
