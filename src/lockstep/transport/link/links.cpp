@@ -103,37 +103,43 @@ void Links::attach(Stream& stream, Arrival arrival, Ticket::Direction connected)
 
 Result<Links::Pair*> Links::pair_with(int peer, const Deadline& deadline) {
   if (closed_) return Status::aborted("the links of this group are closed", {.failure = Failure::kClosed});
-  const auto found = pairs_.find(peer);
-  if (found != pairs_.end()) return &found->second;
-  Pair pair;
-  pair.streams.resize(static_cast<std::size_t>(options_.streams));
-  if (options_.position > peer) {
-    waiting_streams_ += options_.streams;
-    return &(pairs_[peer] = std::move(pair));
+  auto found = pairs_.find(peer);
+  if (found == pairs_.end()) {
+    Pair pair;
+    pair.streams.resize(static_cast<std::size_t>(options_.streams));
+    found = pairs_.emplace(peer, std::move(pair)).first;
+    if (options_.position > peer) waiting_streams_ += options_.streams;
   }
-  for (int i = 0; i < options_.streams; ++i) {
-    const Rank rank = options_.ranks[static_cast<std::size_t>(peer)];
-    options_.calls.get().connecting(rank);
-    auto arrival = knock({.identity = options_.identity,
-                          .group = options_.group,
-                          .stream = static_cast<std::uint16_t>(i),
-                          .addresses = options_.addresses[static_cast<std::size_t>(peer)],
-                          .congestion_control = options_.congestion_control,
-                          .look = options_.look},
-                         deadline);
-    if (!arrival.ok()) {
-      LOCKSTEP_TRY(options_.look());  // the group may have failed meanwhile
-      Cause cause = arrival.status().cause();
-      const bool own_fault = cause.failure == Failure::kNoDescriptors || cause.failure == Failure::kNoMemory;
-      cause.peer = own_fault ? options_.ranks[static_cast<std::size_t>(options_.position)] : rank;
-      // A door is open as long as its process lives.
-      if (cause.failure == Failure::kNobodyListens) cause.failure = Failure::kPeerDied;
-      if (cause.failure == Failure::kNone) cause.failure = Failure::kPeerUnreachable;
-      return arrival.status().with_cause(cause).with_prefix(cat("cannot connect to rank ", rank, ": "));
-    }
-    attach(pair.streams[static_cast<std::size_t>(i)], std::move(*arrival), Ticket::Direction::kOut);
+  // The peer keeps what it has heard of: after a failure only the missing ones are made.
+  for (int i = 0; i < options_.streams && options_.position < peer; ++i) {
+    Stream& stream = found->second.streams[static_cast<std::size_t>(i)];
+    if (!stream.link) LOCKSTEP_TRY(dial(peer, i, stream, deadline));
   }
-  return &(pairs_[peer] = std::move(pair));
+  return &found->second;
+}
+
+Status Links::dial(int peer, int number, Stream& stream, const Deadline& deadline) {
+  const Rank rank = options_.ranks[static_cast<std::size_t>(peer)];
+  options_.calls.get().connecting(rank);
+  auto arrival = knock({.identity = options_.identity,
+                        .group = options_.group,
+                        .stream = static_cast<std::uint16_t>(number),
+                        .addresses = options_.addresses[static_cast<std::size_t>(peer)],
+                        .congestion_control = options_.congestion_control,
+                        .look = options_.look},
+                       deadline);
+  if (!arrival.ok()) {
+    LOCKSTEP_TRY(options_.look());  // the group may have failed meanwhile
+    Cause cause = arrival.status().cause();
+    const bool own_fault = cause.failure == Failure::kNoDescriptors || cause.failure == Failure::kNoMemory;
+    cause.peer = own_fault ? options_.ranks[static_cast<std::size_t>(options_.position)] : rank;
+    // A door is open as long as its process lives.
+    if (cause.failure == Failure::kNobodyListens) cause.failure = Failure::kPeerDied;
+    if (cause.failure == Failure::kNone) cause.failure = Failure::kPeerUnreachable;
+    return arrival.status().with_cause(cause).with_prefix(cat("cannot connect to rank ", rank, ": "));
+  }
+  attach(stream, std::move(*arrival), Ticket::Direction::kOut);
+  return {};
 }
 
 Status Links::connect(std::span<const int> peers, const Deadline& deadline) {
@@ -147,7 +153,7 @@ Status Links::connect(std::span<const int> peers, const Deadline& deadline) {
   std::vector<Rank> missing;
   for (const auto& [peer, pair] : pairs_) {
     const bool whole = std::ranges::all_of(pair.streams, [](const Stream& stream) { return !!stream.link; });
-    if (!whole) missing.push_back(options_.ranks[static_cast<std::size_t>(peer)]);
+    if (!whole && peer < options_.position) missing.push_back(options_.ranks[static_cast<std::size_t>(peer)]);
   }
   return Status::timeout(cat("rank ", base::ranks_text(missing), " did not connect until the deadline"),
                          {.failure = Failure::kMissingRanks, .peer = missing.front(), .missing = missing});
@@ -190,6 +196,7 @@ bool Links::done(const Ticket& ticket) const {
 
 void Links::take_arrivals() {
   for (auto& [peer, pair] : pairs_) {
+    if (peer > options_.position) break;  // those are made here
     for (std::size_t i = 0; i < pair.streams.size(); ++i) {
       if (pair.streams[i].link) continue;
       auto arrival =

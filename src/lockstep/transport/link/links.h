@@ -154,7 +154,9 @@ class Links {
     std::optional<base::TimePoint> left_at = {};  // when it was waited for in vain, and had left
   };
 
+  // Makes what is missing of its streams, if this member is who connects.
   Result<Pair*> pair_with(int peer, const Deadline& deadline);
+  Status dial(int peer, int number, Stream& stream, const Deadline& deadline);
   void attach(Stream& stream, Arrival arrival, Ticket::Direction connected);
   void take_arrivals();
   // From members that nothing was sent to or expected of yet.

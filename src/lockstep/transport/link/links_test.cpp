@@ -37,6 +37,7 @@ struct Setting {
   const Clock* clock = &Clock::steady();
   std::string address = "127.0.0.1";
   std::function<bool(Rank)> has_left = [](Rank) { return false; };
+  SocketCalls* calls = &SocketCalls::kernel();
 };
 
 // Members as threads, each with a door of its own on the loopback.
@@ -44,8 +45,11 @@ template <typename Body>
 void with_links(int size, const Setting& setting, Body body) {
   const Secret secret = Secret::generate();
   std::vector<std::unique_ptr<Door>> doors;
-  LinksOptions common{
-      .group = 7, .protection = setting.protection, .has_left = setting.has_left, .streams = setting.streams};
+  LinksOptions common{.group = 7,
+                      .protection = setting.protection,
+                      .has_left = setting.has_left,
+                      .calls = *setting.calls,
+                      .streams = setting.streams};
   for (int i = 0; i < size; ++i) {
     Identity identity{.job_id = "job", .secret = secret, .rank = Rank{i + 10}, .world = WorldSize{size}};
     auto door =
@@ -303,6 +307,39 @@ TEST(Links, AMemberThatHasLeftWithoutALinkIsNamedOnceNoneCanBeOnItsWay) {
     EXPECT_THAT(links.wait(*received, deadline),
                 StatusIs(Code::kDisconnected, HasSubstr("rank 10 left the group")));
   });
+}
+
+// Makes the second connection when its deadline has passed.
+class SecondIsLate : public SocketCalls {
+ public:
+  explicit SecondIsLate(lockstep::testing::FakeClock& clock) : clock_(clock) {}
+  ssize_t send(int socket, const msghdr& message) override { return kernel().send(socket, message); }
+  ssize_t recv(int socket, msghdr& message) override { return kernel().recv(socket, message); }
+  void connecting(Rank) override {
+    if (++connections_ == 2) clock_.advance(2s);
+  }
+  int connections() const { return connections_; }
+
+ private:
+  lockstep::testing::FakeClock& clock_;
+  std::atomic<int> connections_ = 0;
+};
+
+TEST(Links, WhoCouldMakeOnlySomeStreamsKeepsThemAndMakesTheOthersLater) {
+  lockstep::testing::FakeClock clock;
+  SecondIsLate calls(clock);
+  with_links(2, {.streams = 2, .clock = &clock, .calls = &calls},
+             [&calls](Links& links, int own, const Deadline& deadline) {
+               EXPECT_OK(links.begin(stamp_of(1)));
+               if (own == 0) {
+                 EXPECT_FALSE(links.tell_of_operation(1, deadline.at_most(1s)));
+                 EXPECT_EQ(calls.connections(), 2);
+                 EXPECT_TRUE(links.tell_of_operation(1, deadline));
+                 EXPECT_EQ(calls.connections(), 3);
+               }
+               for (int i = 0; i < 2; ++i) EXPECT_OK(exchange(links, 1 - own, 100, 100, deadline));
+               links.leave();
+             });
 }
 
 }  // namespace
