@@ -377,11 +377,13 @@ Result<NewsAnswer> bring_news(const Knock& knock, const Status& news, const Dead
   std::array<std::byte, kErrandSize> begin;
   LOCKSTEP_TRY(recv_answer(knock, arrival.socket.get(), begin, deadline));
   LOCKSTEP_ASSIGN(const Errand errand, parse_errand(begin));
+  if (errand.group != knock.group || errand.kind == ErrandKind::kLink) {
+    return Status::disconnected("its answer to news is none", {.failure = Failure::kCorruptFrame});
+  }
   if (errand.kind == ErrandKind::kHasLeft) return NewsAnswer{};
   Buffer rest(errand.stream + kNewsChecksum);
   LOCKSTEP_TRY(recv_answer(knock, arrival.socket.get(), rest, deadline));
-  const auto known = parse_news(rest);
-  if (errand.kind == ErrandKind::kNews && known) return NewsAnswer{*known};
+  if (const auto known = parse_news(rest)) return NewsAnswer{*known};
   return Status::disconnected("its answer to news arrived damaged", {.failure = Failure::kCorruptFrame});
 }
 

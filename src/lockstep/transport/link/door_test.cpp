@@ -9,8 +9,10 @@
 #include <atomic>
 #include <thread>
 
+#include "lockstep/base/handshake.h"
 #include "lockstep/base/net.h"
 #include "lockstep/testing/status_matchers.h"
+#include "lockstep/transport/link/errand.h"
 
 namespace lockstep::transport::link {
 namespace {
@@ -132,6 +134,43 @@ TEST(Door, ThatClosesOnUsIsNotTriedAgainOnceTheGroupHasFailed) {
                              Clock::steady().in(60s));
   EXPECT_THAT(arrival.status(), StatusIs(Code::kAborted, HasSubstr("has failed")));
   porter.join();
+}
+
+// Lets one guest in and answers what it brings by an errand, with nothing behind it.
+void answer_by(const Errand& errand, const UniqueFd& listener, const Secret& secret) {
+  const Deadline limit = Clock::steady().in(30s);
+  pollfd coming{.fd = listener.get(), .events = POLLIN, .revents = 0};
+  (void)::poll(&coming, 1, -1);
+  const UniqueFd guest(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  base::ServerHandshake handshake(
+      [&](const base::ClientClaim&) { return base::ServerHandshake::Decision{.secret = secret}; });
+  std::array<std::byte, base::kClientHelloSize> hello{};
+  ASSERT_OK(base::recv_all(guest.get(), hello, limit, "the hello"));
+  ASSERT_OK(base::send_all(guest.get(), handshake.on_client_hello(hello), limit, "the hello"));
+  std::array<std::byte, base::kProofSize> proof{};
+  ASSERT_OK(base::recv_all(guest.get(), proof, limit, "the proof"));
+  ASSERT_OK(base::send_all(guest.get(), handshake.on_proof(proof), limit, "the verdict"));
+  ASSERT_OK(base::send_all(guest.get(), write_errand(errand), limit, "the answer"));
+  std::array<std::byte, 512> news{};
+  while (::recv(guest.get(), news.data(), news.size(), 0) > 0) {
+  }
+}
+
+TEST(Door, AnAnswerThatIsNoneToTheNewsIsNotReadFurther) {
+  const Secret secret = Secret::generate();
+  const Identity identity{.job_id = "job", .secret = secret, .rank = Rank{0}, .world = WorldSize{2}};
+  for (const Errand& errand : {Errand{.kind = ErrandKind::kLink, .group = 7, .stream = 60'000},
+                               Errand{.kind = ErrandKind::kNews, .group = 8, .stream = 100},
+                               Errand{.kind = ErrandKind::kHasLeft, .group = 8}}) {
+    const UniqueFd listener = base::listen_on(*base::SocketAddress::parse("127.0.0.1", 0)).value();
+    std::thread porter([&] { answer_by(errand, listener, secret); });
+    const auto answer =
+        bring_news({.identity = identity, .group = 7, .addresses = {*base::local_address(listener.get())}},
+                   Status::aborted("the group has failed"), Clock::steady().in(10s));
+    EXPECT_THAT(answer.status(), StatusIs(Code::kDisconnected, HasSubstr("is none")));
+    EXPECT_EQ(answer.status().failure(), Failure::kCorruptFrame);
+    porter.join();
+  }
 }
 
 }  // namespace
