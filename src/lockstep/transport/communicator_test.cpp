@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <functional>
 
 #include "lockstep/base/text.h"
 #include "lockstep/testing/communicator_world.h"
@@ -63,26 +64,35 @@ TEST(Communicator, AFailureInAnOperationIsEarlierThanOneOutside) {
   for (const Status& quote : quotes) EXPECT_EQ(quote.cause(), died(3, 9, 2).cause()) << quote.text();
 }
 
-// They need not wait for news that cannot come any more.
+// Whether hosts that fail in `round` need not wait until nothing can come any more. A try that is late, as
+// where the machine is busy, makes them wait: then once more.
+bool agree_at_once(const std::function<void(Duration merge)>& round) {
+  constexpr Duration kMerge = 4s;
+  for (int turn = 0; turn < 5; ++turn) {
+    const base::TimePoint begun = Clock::steady().now();
+    round(kMerge);
+    if (Clock::steady().now() - begun < kMerge / 2) return true;
+  }
+  return false;
+}
+
 TEST(Communicator, HostsThatHaveAnsweredEachOtherAgreeAtOnce) {
-  constexpr Duration kMerge = 60s;
-  const base::TimePoint begun = Clock::steady().now();
-  const std::vector<Status> quotes = quoted_within(kMerge, died(1, 7, 0), died(3, 5, 2));
+  std::vector<Status> quotes;
+  EXPECT_TRUE(
+      agree_at_once([&](Duration merge) { quotes = quoted_within(merge, died(1, 7, 0), died(3, 5, 2)); }));
   for (const Status& quote : quotes) EXPECT_EQ(quote.cause(), died(3, 5, 2).cause()) << quote.text();
-  EXPECT_LT(Clock::steady().now() - begun, kMerge / 2);
 }
 
 TEST(Communicator, AHostThatHasLeftIsNotWaitedFor) {
-  constexpr Duration kMerge = 60s;
-  const base::TimePoint begun = Clock::steady().now();
-  std::barrier both(2);
-  CommunicatorWorld{{0, 1}, {.merge = kMerge}}.run([&](Communicator& comm) {
-    both.arrive_and_wait();
-    if (comm.position() == 0) {
-      EXPECT_EQ(comm.fail(died(0, 7, 0)).cause(), died(0, 7, 0).cause());
-    }
-  });
-  EXPECT_LT(Clock::steady().now() - begun, kMerge / 2);
+  EXPECT_TRUE(agree_at_once([](Duration merge) {
+    std::barrier both(2);
+    CommunicatorWorld{{0, 1}, {.merge = merge}}.run([&](Communicator& comm) {
+      both.arrive_and_wait();
+      if (comm.position() == 0) {
+        EXPECT_EQ(comm.fail(died(0, 7, 0)).cause(), died(0, 7, 0).cause());
+      }
+    });
+  }));
 }
 
 TEST(Communicator, OnOneHostTheFirstFailureWins) {
