@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <ranges>
 #include <tuple>
 
 #include "lockstep/base/bytes.h"
@@ -46,6 +47,11 @@ bool FailureLog::Record::write(const Status& status) {
   return true;
 }
 
+void FailureLog::Record::close() {
+  std::uint32_t expected = kNothing;
+  (void)state.compare_exchange_strong(expected, kClosed);
+}
+
 Status FailureLog::Record::read() const {
   std::uint32_t now = state.load(std::memory_order_acquire);
   const Deadline patience = Clock::steady().in(kWritingLimit);
@@ -53,7 +59,7 @@ Status FailureLog::Record::read() const {
     ::sched_yield();
     now = state.load(std::memory_order_acquire);
   }
-  if (now == kNothing || now == kWriting) return {};
+  if (now == kNothing || now == kClosed || now == kWriting) return {};
   if (!is_intact()) {
     return Status::disconnected("the record of the group's failure in shared memory has changed",
                                 {.failure = Failure::kCorruptFrame});
@@ -63,7 +69,7 @@ Status FailureLog::Record::read() const {
 
 bool FailureLog::Record::is_intact() const {
   const std::uint32_t now = state.load(std::memory_order_acquire);
-  return now == kNothing || now == kWriting || (now == kWritten && seal == sealed());
+  return now == kNothing || now == kClosed || now == kWriting || (now == kWritten && seal == sealed());
 }
 
 std::uint64_t FailureLog::Record::sealed() const {
@@ -83,23 +89,36 @@ bool FailureLog::is_final(Duration limit) const {
   if (limit == Duration::zero() || first.read().ok() || !first.is_intact()) return true;
   const std::uint32_t now = telling.load(std::memory_order_acquire);
   if (now == kAgreed) return true;
-  return Clock::steady().now() >=
-         base::TimePoint(Duration(first.at)) + (now == kAsks ? merges_for(limit) : limit);
+  const bool asks = now == kAsks || now == kGivenBack;
+  return Clock::steady().now() >= base::TimePoint(Duration(first.at)) + (asks ? merges_for(limit) : limit);
 }
 
 Duration FailureLog::merges_for(Duration limit) const {
   const std::uint32_t now = telling.load(std::memory_order_acquire);
-  return now == kAsks || now == kAgreed || now == kGaveUp ? kAskedTimes * limit : limit;
+  return now == kNobody || now == kTooLate ? limit : kAskedTimes * limit;
 }
 
 bool FailureLog::claim_telling(Duration limit) {
+  std::uint32_t given_back = kGivenBack;
+  if (telling.compare_exchange_strong(given_back, kAsks)) return true;
   std::uint32_t nobody = kNobody;
   return telling.compare_exchange_strong(nobody, is_final(limit) ? kTooLate : kAsks);
 }
 
 void FailureLog::end_telling(bool all_answered) {
   std::uint32_t asks = kAsks;
+  if (telling.load(std::memory_order_acquire) != kAsks) return;
+  // Who has looked already whether it is final, and writes only now, finds no place.
+  if (all_answered) {
+    for (Record& place : std::views::reverse(records))
+      place.close();  // none is left open behind a closed one
+  }
   (void)telling.compare_exchange_strong(asks, all_answered ? kAgreed : kGaveUp);
+}
+
+void FailureLog::give_back_telling() {
+  std::uint32_t asks = kAsks;
+  if (!telling.compare_exchange_strong(asks, kGivenBack)) telling.store(kNobody);
 }
 
 Status FailureLog::earliest(Duration limit) const {

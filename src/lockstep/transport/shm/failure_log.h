@@ -18,8 +18,13 @@ namespace lockstep::transport::shm {
 struct FailureLog {
   // Written once, by whoever has changed its state first.
   struct Record {
-    // Far from each other: a changed bit makes none of them.
-    enum State : std::uint32_t { kNothing = 0, kWriting = 0x5752b4a5, kWritten = 0xa5d04e3c };
+    // Far from each other: a changed bit makes none of them. A closed one stays empty.
+    enum State : std::uint32_t {
+      kNothing = 0,
+      kClosed = 0x3a86d2c3,
+      kWriting = 0x5752b4a5,
+      kWritten = 0xa5d04e3c,
+    };
     std::atomic<std::uint32_t> state;
     std::uint32_t size;
     std::int64_t at;     // nanoseconds of the host's steady clock
@@ -29,7 +34,11 @@ struct FailureLog {
     bool write(const Status& status);
     // Ok if it was never written: who began may have died. kCorruptFrame if something else has changed it.
     Status read() const;
-    bool is_begun() const { return state.load(std::memory_order_acquire) != kNothing; }
+    bool is_begun() const {
+      const std::uint32_t now = state.load(std::memory_order_acquire);
+      return now != kNothing && now != kClosed;
+    }
+    void close();
     bool is_intact() const;
     std::uint64_t sealed() const;
   };
@@ -49,8 +58,8 @@ struct FailureLog {
   bool claim_telling(Duration limit);
   // By that one: whether every other host has answered. Then nothing that still comes can count.
   void end_telling(bool all_answered);
-  // By the one who cannot.
-  void give_back_telling() { telling.store(kNobody); }
+  // By the one who cannot. Whoever comes next is waited for as that one was.
+  void give_back_telling();
 
   // The first of this host, and those of others that came before it.
   std::array<Record, 4> records;
@@ -58,6 +67,7 @@ struct FailureLog {
     kNobody = 0,
     kTooLate = 0x746f6c64,  // nobody waits for it
     kAsks = 0x61736b73,
+    kGivenBack = 0xa7d81e35,  // whoever claims it next asks
     kAgreed = 0x9e8cb5c3,
     kGaveUp = 0x5b1372ec,
   };
