@@ -37,7 +37,7 @@ Status Communicator::fail(const Status& status) {
 }
 
 void Communicator::tell(const Status& failure) {
-  const std::vector<std::vector<int>> others = who_can_be_told(failure);
+  const std::vector<link::Links::Host> others = who_can_be_told(failure);
   if (!board_->claim_telling()) return;
   try {
     board_->end_telling(
@@ -50,18 +50,25 @@ void Communicator::tell(const Status& failure) {
 
 // Of every other host the members, but for the one that is lost. Where one cannot be reached, a host may be
 // cut off as a whole, or that one alone may be at a loss: one member of each host is tried.
-std::vector<std::vector<int>> Communicator::who_can_be_told(const Status& failure) const {
-  std::vector<std::vector<int>> others;
+std::vector<link::Links::Host> Communicator::who_can_be_told(const Status& failure) const {
+  std::vector<link::Links::Host> others;
   for (std::size_t host = 0; host < layout_.hosts.size(); ++host) {
     if (static_cast<int>(host) == layout_.host_of[static_cast<std::size_t>(position_)]) continue;
     std::vector<int> members = layout_.hosts[host];
     const bool unreachable = failure.failure() == Failure::kPeerUnreachable;
     const auto named = std::find_if(members.begin(), members.end(),
                                     [&](int member) { return rank_of(member) == failure.cause().peer; });
+    bool all = true;
     // One that has made another call, or has said that it fails, lives and must hear it.
-    if (named != members.end() && failure.code() == Code::kDisconnected) members.erase(named);
-    if (unreachable && members.size() > 1) members.resize(1);
-    others.push_back(std::move(members));
+    if (named != members.end() && failure.code() == Code::kDisconnected) {
+      all = failure.failure() == Failure::kPeerDied;
+      members.erase(named);
+    }
+    if (unreachable && members.size() > 1) {
+      all = false;
+      members.resize(1);
+    }
+    others.push_back({.members = std::move(members), .all = all});
   }
   return others;
 }

@@ -53,7 +53,7 @@ class Communicator {
 
  private:
   void tell(const Status& failure);
-  std::vector<std::vector<int>> who_can_be_told(const Status& failure) const;
+  std::vector<link::Links::Host> who_can_be_told(const Status& failure) const;
 
   const int position_;
   const std::vector<Rank> ranks_;

@@ -95,6 +95,24 @@ TEST(Communicator, AHostThatHasLeftIsNotWaitedFor) {
   }));
 }
 
+// It may have recorded something else.
+TEST(Communicator, AHostWhoseOnlyMemberIsLostButLivesIsWaitedFor) {
+  constexpr Duration kMerge = 300ms;
+  for (const Failure lost : {Failure::kPeerStalled, Failure::kPeerUnreachable}) {
+    std::barrier both(2);
+    CommunicatorWorld{{0, 1}, {.merge = kMerge}}.run([&](Communicator& comm) {
+      if (comm.position() == 0) {
+        const Status why =
+            Status::disconnected("rank 1 is lost", {.failure = lost, .peer = Rank{1}, .sequence = 7});
+        const base::TimePoint begun = Clock::steady().now();
+        EXPECT_EQ(comm.fail(why).cause(), why.cause());
+        EXPECT_GE(Clock::steady().now() - begun, kMerge);
+      }
+      both.arrive_and_wait();
+    });
+  }
+}
+
 TEST(Communicator, OnOneHostTheFirstFailureWins) {
   CommunicatorWorld{{0, 0}}.run([](Communicator& comm) {
     if (comm.position() != 0) return;

@@ -336,13 +336,13 @@ void Links::abort(const Status& why) {
   if (!closed_) close_all(FrameKind::kAbort, base::write_status(why));
 }
 
-bool Links::spread_news(const std::vector<std::vector<int>>& members, const Status& why,
+bool Links::spread_news(const std::vector<Host>& hosts, const Status& why,
                         const std::function<void(const Status&)>& hear) const {
   bool all_answered = true;
-  for (const std::vector<int>& list : members) {
+  for (const Host& host : hosts) {
     const Deadline deadline = Clock::steady().in(kNewsLimit);
-    bool settled = true;  // nobody is there who could have recorded something else
-    for (const int peer : list) {
+    bool settled = host.all;  // nobody is there who could have recorded something else
+    for (const int peer : host.members) {
       const auto answer = bring_news({.identity = options_.identity,
                                       .group = options_.group,
                                       .addresses = options_.addresses[static_cast<std::size_t>(peer)]},

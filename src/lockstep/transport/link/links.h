@@ -125,9 +125,14 @@ class Links {
 
   // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent.
   void abort(const Status& why);
-  // Tells the first member of each list that can be reached, and hears what its host has recorded by then.
-  // Takes at most a second for each list. Whether one of each list has answered, or all have left.
-  bool spread_news(const std::vector<std::vector<int>>& members, const Status& why,
+  // Members of one other host, which share what they have recorded.
+  struct Host {
+    std::vector<int> members;
+    bool all = true;  // that may live
+  };
+  // Tells the first member of each host that can be reached, and hears what its host has recorded by then.
+  // Takes at most a second for each. Whether one of each host has answered, or all of it have left.
+  bool spread_news(const std::vector<Host>& hosts, const Status& why,
                    const std::function<void(const Status&)>& hear) const;
   // The same for a member that leaves; the stamp is of its last operation.
   void leave();
