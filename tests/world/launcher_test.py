@@ -231,8 +231,9 @@ class Signals(LauncherTest):
             self.assertIn(f"stopped by SIG{name}", err)
 
     def test_user_signals_are_passed_on_and_the_job_goes_on(self):
-        job = self.start("sh", "-c", "trap 'echo got USR1' USR1; echo ready; read line; echo read $line",
-                         stdin=subprocess.PIPE)
+        # A shell that is about to read would hear of the signal after that.
+        program = "trap 'echo got USR1; got=1' USR1; echo ready; while [ -z \"$got\" ]; do sleep 0.05; done; read line"
+        job = self.start("sh", "-c", program, stdin=subprocess.PIPE)
         job.read_until("ready")
         job.send(signal.SIGUSR1)
         job.read_until("got USR1")
