@@ -46,6 +46,17 @@ void Communicator::tell(const Status& failure) {
     board_->give_back_telling();
     throw;
   }
+  tell_whom_it_names(failure);
+}
+
+// Who is taken for dead because a connection broke may live, and waits for the others. A dead one refuses.
+void Communicator::tell_whom_it_names(const Status& failure) const {
+  if (failure.failure() != Failure::kPeerDied) return;
+  for (std::size_t member = 0; member < layout_.host_of.size(); ++member) {
+    const bool elsewhere = layout_.host_of[member] != layout_.host_of[static_cast<std::size_t>(position_)];
+    if (elsewhere && rank_of(static_cast<int>(member)) == failure.cause().peer)
+      links_->spread_news({{.members = {static_cast<int>(member)}}}, failure, [](const Status&) {});
+  }
 }
 
 // Of every other host the members, but for the one that is lost. Where one cannot be reached, a host may be

@@ -53,6 +53,7 @@ class Communicator {
 
  private:
   void tell(const Status& failure);
+  void tell_whom_it_names(const Status& failure) const;
   std::vector<link::Links::Host> who_can_be_told(const Status& failure) const;
 
   const int position_;
