@@ -32,13 +32,12 @@ std::optional<std::uint64_t> RangeAllocator::allocate(Bytes size, std::uint64_t 
 }
 
 Bytes RangeAllocator::free(std::uint64_t offset) {
-  const auto found = taken_.find(offset);
-  if (found == taken_.end()) return Bytes{0};
-  const std::uint64_t size = found->second;
-  taken_.erase(found);
+  Ranges::node_type taken = taken_.extract(offset);
+  if (taken.empty()) return Bytes{0};
+  const std::uint64_t size = taken.mapped();
   used_.value -= size;
 
-  auto range = free_.emplace(offset, size).first;
+  auto range = free_.insert(std::move(taken)).position;
   if (const auto next = std::next(range);
       next != free_.end() && range->first + range->second == next->first) {
     range->second += next->second;

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <new>
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
@@ -42,7 +43,10 @@ bool Domain::is_dead(int index) const {
 
 void Domain::retire(std::uint64_t offset, const std::atomic<std::uint32_t>& left, std::uint32_t expected) {
   MutexLock lock(mutex_);
-  retired_.push_back({offset, &left, expected});
+  try {
+    retired_.push_back({offset, &left, expected});
+  } catch (const std::bad_alloc&) {  // it stays taken
+  }
   std::erase_if(retired_, [this](const Retired& range) {
     if (range.left->load(std::memory_order_acquire) != range.expected) return false;
     heap_->free(range.offset);

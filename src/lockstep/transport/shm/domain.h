@@ -73,8 +73,8 @@ class Domain {
 
   Heap& heap() { return *heap_; }
   // Frees a range of our heap once `left` is `expected`: peers count it up when they have done with
-  // it. One that died never does; its share stays until the domain goes. Looked at whenever a range is
-  // retired.
+  // it. One that died never does; its share stays until the domain goes, and so does a range that there is no
+  // memory to remember. Looked at whenever a range is retired.
   void retire(std::uint64_t offset, const std::atomic<std::uint32_t>& left, std::uint32_t expected);
   // A place in a member's heap, for an offset that came from that member: nullptr unless all of it is inside.
   std::byte* at(int index, std::uint64_t offset, Bytes size) const;

@@ -1,6 +1,7 @@
 #include "lockstep/transport/shm/heap.h"
 
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include "lockstep/base/text.h"
@@ -65,8 +66,12 @@ Status Heap::make_real(std::uint64_t offset, Bytes size) {
 
 void Heap::give_back(RangeSet::Range pages) {
   if (pages.first >= pages.end) return;
+  try {
+    real_.remove(pages);
+  } catch (const std::bad_alloc&) {
+    return;  // they stay real, for whoever is given them next
+  }
   segment_.release(pages.first, Bytes{pages.end - pages.first});
-  real_.remove(pages);
 }
 
 void Heap::free(std::uint64_t offset) {

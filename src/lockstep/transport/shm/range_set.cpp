@@ -19,12 +19,20 @@ void RangeSet::add(Range range) {
 void RangeSet::remove(Range range) {
   if (range.first >= range.end) return;
   auto next = ranges_.lower_bound(range.first);
-  if (next != ranges_.begin() && std::prev(next)->second > range.first) --next;
+  if (next != ranges_.begin()) {
+    const auto before = std::prev(next);
+    const std::uint64_t end = before->second;
+    if (end > range.end) ranges_.emplace(range.end, end);  // what may throw comes first
+    before->second = std::min(end, range.first);
+  }
   while (next != ranges_.end() && next->first < range.end) {
-    const auto [first, end] = *next;
-    next = ranges_.erase(next);
-    if (first < range.first) ranges_.emplace(first, range.first);
-    if (end > range.end) next = ranges_.emplace(range.end, end).first;
+    if (next->second <= range.end) {
+      next = ranges_.erase(next);
+    } else {
+      auto rest = ranges_.extract(next);
+      rest.key() = range.end;
+      next = ranges_.insert(std::move(rest)).position;
+    }
   }
 }
 

@@ -18,6 +18,7 @@ class RangeSet {
 
   // What is in it already stays.
   void add(Range range);
+  // Without memory it throws std::bad_alloc and has changed nothing.
   void remove(Range range);
   // The lowest numbers of `range` that are not in the set, as far as they follow each other; also those
   // behind the end of `range`, up to `limit`. Nothing if all of `range` is in the set.
