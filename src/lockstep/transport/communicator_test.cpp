@@ -95,6 +95,18 @@ TEST(Communicator, AHostThatHasLeftIsNotWaitedFor) {
   }));
 }
 
+// It waits for the others, who tell only the other members of its host.
+TEST(Communicator, WhoIsTakenForDeadAndLivesIsTold) {
+  std::barrier all(3);
+  CommunicatorWorld{{0, 0, 1}}.run([&](Communicator& comm) {
+    if (comm.position() == 0) (void)comm.fail(died(2, 7, 0));
+    const Deadline limit = Clock::steady().in(10s);
+    while (comm.failure().ok() && !limit.expired()) std::this_thread::yield();
+    EXPECT_EQ(comm.failure().cause(), died(2, 7, 0).cause()) << comm.failure().text();
+    all.arrive_and_wait();
+  });
+}
+
 // It may have recorded something else.
 TEST(Communicator, AHostWhoseOnlyMemberIsLostButLivesIsWaitedFor) {
   constexpr Duration kMerge = 300ms;
