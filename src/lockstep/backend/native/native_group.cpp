@@ -304,13 +304,12 @@ void NativeGroup::look_for_straggler(std::uint64_t sequence) {
     if (board.index() == (latest->index == 0 ? 1 : 0))
       say(stragglers_.note(latest->sequence, last, latest->after, clock_.now()));
   }
-  // The first of this host waits for one that is alone on the other. With more hosts that one might itself
-  // wait for somebody.
+  // One that is alone on its host is seen by the first of another, which waits for its messages.
   const transport::Layout& layout = communicator.layout();
-  if (layout.host_count() != 2 || board.index() != 0) return;
-  const auto slept = communicator.links().slept_longest();
-  if (slept && layout.neighbours_of(slept->peer).size() == 1)
-    say(lone_stragglers_.note(sequence, communicator.rank_of(slept->peer), slept->time, clock_.now()));
+  if (layout.host_count() == 1 || board.index() != 0) return;
+  const auto late = communicator.links().latest();
+  if (late && layout.neighbours_of(late->peer).size() == 1)
+    say(lone_stragglers_.note(sequence, communicator.rank_of(late->peer), late->by, clock_.now()));
 }
 
 void NativeGroup::say(const std::optional<StragglerWatch::Report>& report) const {

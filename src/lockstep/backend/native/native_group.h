@@ -125,7 +125,7 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   // Of whoever runs an operation.
   StoreBarriers barriers_{who_};
   StragglerWatch stragglers_;       // on this host
-  StragglerWatch lone_stragglers_;  // alone on the other one
+  StragglerWatch lone_stragglers_;  // alone on another one
   mutable Mutex waits_mutex_;
   std::map<Rank, Counters::Wait> waits_ LOCKSTEP_GUARDED_BY(waits_mutex_);
   std::atomic<bool> left_ = false;  // then what becomes of the group on other ranks is not ours any more

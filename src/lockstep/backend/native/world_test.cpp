@@ -12,6 +12,7 @@
 
 #include "lockstep/backend/counting.h"
 #include "lockstep/backend/native/facilities.h"
+#include "lockstep/backend/native/straggler_watch.h"
 #include "lockstep/backend/native/world_test_support.h"
 #include "lockstep/backend/operations.h"
 #include "lockstep/base/process.h"
@@ -130,6 +131,27 @@ TEST(World, CountsWhomARankHasWaitedFor) {
     EXPECT_GE(waits.at(Rank{1}).lost, 1ms);
     EXPECT_FALSE(waits.contains(Rank{0}));
   }));
+}
+
+// Each of three ranks is alone on its host, and one of them is slow; those that wait for each other because of
+// it are not.
+TEST(World, NamesTheSlowRankOfManyHosts) {
+  for (int slow = 0; slow < 3; ++slow) {
+    ::testing::internal::CaptureStderr();
+    const Status ran = run_ranks(3, [slow](const SpawnedRank& rank) {
+      const auto world = join_on_hosts(rank, [](Rank other) { return other.value; });
+      ASSERT_TRUE(world);
+      std::vector<float> data(100'000);
+      for (int step = 0; step < 2 * static_cast<int>(StragglerWatch::kWindow); ++step) {
+        if (rank.rank.value == slow) std::this_thread::sleep_for(20ms);
+        ASSERT_OK(all_reduce(world->group(), std::span(data).first(step % 2 == 0 ? 1 : data.size())));
+      }
+    });
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_OK(ran) << said;
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(said.find(cat("rank ", rank, " is slow")) != std::string::npos, rank == slow) << said;
+  }
 }
 
 TEST(World, ReducesOnEveryRank) {

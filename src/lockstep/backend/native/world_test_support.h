@@ -84,21 +84,28 @@ class Survivors {
   std::atomic<int>* const count_;
 };
 
-// A world whose ranks are on two hosts, as far as they know: the first `first` on one, the others on another.
-inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
-                                                WorldOptions options = {.stall_after = kNeverStalled},
-                                                std::string_view address = "127.0.0.1") {
+// A world whose ranks are on several hosts, as far as they know: on which one of each says `host_of`.
+inline std::unique_ptr<World> join_on_hosts(const SpawnedRank& rank, const std::function<int(Rank)>& host_of,
+                                            WorldOptions options = {.stall_after = kNeverStalled},
+                                            std::string_view address = "127.0.0.1") {
   options = options_of(rank, options);
   auto rendezvous = store::rendezvous(options.rendezvous, rank.environment);
   EXPECT_OK(rendezvous.status());
   if (!rendezvous.ok()) return nullptr;
-  for (store::Member& member : rendezvous->members) {
-    if (member.rank.value >= first) member.host.boot_id = "another host";
-  }
+  for (store::Member& member : rendezvous->members)
+    member.host.boot_id = cat("host ", host_of(member.rank));
   rendezvous->addresses = {*base::SocketAddress::parse(address, 0)};
   auto world = NativeWorld::make(options, std::move(*rendezvous), Clock::steady());
   EXPECT_OK(world.status());
   return world.ok() ? std::move(*world) : nullptr;
+}
+
+// The first `first` on one host, the others on another.
+inline std::unique_ptr<World> join_on_two_hosts(const SpawnedRank& rank, int first,
+                                                WorldOptions options = {.stall_after = kNeverStalled},
+                                                std::string_view address = "127.0.0.1") {
+  return join_on_hosts(
+      rank, [first](Rank other) { return other.value < first ? 0 : 1; }, std::move(options), address);
 }
 
 }  // namespace lockstep::backend

@@ -1,5 +1,6 @@
 #include "lockstep/transport/link/frame.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "lockstep/base/crc32c.h"
@@ -15,7 +16,7 @@ struct Raw {
   std::uint32_t magic;
   std::uint8_t kind;
   std::uint8_t more;
-  std::uint8_t reserved[2];
+  std::uint16_t age_ms;
   std::uint32_t size;
   std::uint32_t part;
   std::uint32_t payload_crc;
@@ -38,7 +39,7 @@ Header write_header(const Frame& frame) {
   const Raw raw{.magic = kFrameMagic,
                 .kind = static_cast<std::uint8_t>(frame.kind),
                 .more = static_cast<std::uint8_t>(frame.more),
-                .reserved = {},
+                .age_ms = static_cast<std::uint16_t>(std::min(frame.age, kLongestAge).count()),
                 .size = frame.size,
                 .part = frame.part,
                 .payload_crc = frame.payload_crc,
@@ -60,7 +61,7 @@ Result<Frame> parse_header(const Header& header) {
       raw.kind > static_cast<std::uint8_t>(FrameKind::kWaiting)) {
     return corrupt(cat("its kind is ", static_cast<int>(raw.kind)));
   }
-  if (raw.more > 1 || raw.reserved[0] != 0 || raw.reserved[1] != 0) return corrupt("it has unknown flags");
+  if (raw.more > 1) return corrupt("it has unknown flags");
   if (raw.kind == static_cast<std::uint8_t>(FrameKind::kWaiting) && raw.size != 0)
     return corrupt("it has a payload that its kind has not");
   if (raw.size > kMaxPayload) {
@@ -73,6 +74,7 @@ Result<Frame> parse_header(const Header& header) {
                .size = raw.size,
                .part = raw.part,
                .payload_crc = raw.payload_crc,
+               .age = std::chrono::milliseconds(raw.age_ms),
                .stamp = raw.stamp};
 }
 

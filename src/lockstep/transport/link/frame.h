@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,6 +26,7 @@ enum class FrameKind : std::uint8_t {
 };
 
 constexpr std::size_t kMaxPayload = 256U << 10;
+constexpr std::chrono::milliseconds kLongestAge{0xffff};
 constexpr std::size_t kHeaderSize = 64;
 using Header = std::array<std::byte, kHeaderSize>;
 
@@ -34,6 +36,8 @@ struct Frame {
   std::uint32_t size = 0;         // of the payload
   std::uint32_t part = 0;         // which message of the operation, between these two ranks
   std::uint32_t payload_crc = 0;  // CRC32C; 0 where the frame is sealed
+  // How long the sender had been in the operation when it made the frame, rounded up, and at most kLongestAge.
+  std::chrono::milliseconds age{};
   Stamp stamp{};
 };
 

@@ -18,7 +18,11 @@ constexpr std::size_t kSizeAt = 8;
 constexpr std::size_t kChecked = kHeaderSize - 4;
 
 Frame example() {
-  Frame frame{.more = true, .size = 4711, .part = 3, .payload_crc = 0x12345678};
+  Frame frame{.more = true,
+              .size = 4711,
+              .part = 3,
+              .payload_crc = 0x12345678,
+              .age = std::chrono::milliseconds(20'000)};
   for (std::size_t i = 0; i < kStampSize; ++i) frame.stamp[i] = static_cast<std::byte>(i + 1);
   return frame;
 }
@@ -30,6 +34,13 @@ TEST(LinkFrame, ComesBackAsItWas) {
   EXPECT_EQ(write_header(*back), write_header(frame));
   EXPECT_EQ(back->size, 4711U);
   EXPECT_EQ(back->stamp, frame.stamp);
+  EXPECT_EQ(back->age, frame.age);
+}
+
+TEST(LinkFrame, AnAgeBeyondTheLongestIsTheLongest) {
+  Frame frame = example();
+  frame.age = std::chrono::hours(1);
+  EXPECT_EQ(parse_header(write_header(frame)).value().age, kLongestAge);
 }
 
 TEST(LinkFrame, EveryBitOfAHeaderCounts) {

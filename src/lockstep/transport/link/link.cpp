@@ -70,6 +70,13 @@ Link::~Link() {
   fork_guard_.reset();  // before the socket's number is free
 }
 
+void Link::begin(base::TimePoint now) {
+  begun_ = now;
+  peer_came_later_.reset();
+}
+
+Duration Link::age() const { return Clock::steady().now() - begun_; }
+
 void Link::send(const Stamp& stamp, std::uint32_t part, ByteView bytes) {
   out_.push_back({.kind = FrameKind::kData, .stamp = stamp, .part = part, .rest = bytes});
 }
@@ -83,14 +90,15 @@ short Link::events() const {
 }
 
 void Link::make_frame(Frame frame, ByteView payload) {
+  if (sealer_) sealed_.resize(payload.size() + base::kSealTagSize);  // what may throw comes first
   frame.size = static_cast<std::uint32_t>(payload.size());
   frame.payload_crc = sealer_ ? 0 : base::crc32c(payload);
+  frame.age = std::chrono::ceil<std::chrono::milliseconds>(age());
   out_header_ = write_header(frame);
   out_payload_ = payload;
   out_sent_ = 0;
   sending_ = true;
   if (!sealer_) return;
-  sealed_.resize(payload.size() + base::kSealTagSize);
   if (!payload.empty()) std::memcpy(sealed_.data(), payload.data(), payload.size());
   sealer_->seal(out_header_, ByteSpan(sealed_).first(payload.size()),
                 ByteSpan(sealed_).last<base::kSealTagSize>());
@@ -215,6 +223,9 @@ Status Link::accept(const Frame& frame) {
                  .received_size = Bytes{front.size - front.rest.size() + frame.size}};
     return Status::disconnected("the ranks are in different operations", {.failure = Failure::kDesync});
   }
+  // Its way takes time, too: the fastest frame says it best.
+  const Duration later = age() - frame.age;
+  peer_came_later_ = std::min(later, peer_came_later_.value_or(later));
   const ByteSpan behind = behind_header();
   const ByteSpan of_payload = behind.first(std::min(behind.size(), expected.size()));
   std::ranges::copy(of_payload, expected.begin());

@@ -20,6 +20,7 @@
 #include <optional>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/crypto.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/status.h"
@@ -53,6 +54,11 @@ class Link {
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
+
+  // What is posted from now on belongs to an operation that this member has begun at `now`.
+  void begin(base::TimePoint now);
+  // By how much its peer has come to it later than this member, or less; nothing if no frame has come in it.
+  std::optional<Duration> peer_came_later() const { return peer_came_later_; }
 
   void send(const Stamp& stamp, std::uint32_t part, ByteView bytes);
   void recv(const Stamp& stamp, std::uint32_t part, ByteSpan bytes);
@@ -101,6 +107,8 @@ class Link {
     std::size_t size;
   };
 
+  // Of this member's operation.
+  Duration age() const;
   // Makes the frame that is sent next.
   void make_frame(Frame frame, ByteView payload);
   bool frame_sent() const { return out_sent_ == kHeaderSize + out_payload_.size(); }
@@ -127,6 +135,8 @@ class Link {
   UniqueFd socket_;
   SocketCalls& calls_;
   std::optional<base::ForkGuard> fork_guard_;
+  base::TimePoint begun_{};
+  std::optional<Duration> peer_came_later_;
   std::optional<base::Sealer> sealer_;
   std::optional<base::Opener> opener_;
 

@@ -30,12 +30,16 @@ Links::Links(LinksOptions options, std::shared_ptr<Inbox> inbox)
 Links::~Links() = default;
 
 Status Links::begin(const Stamp& stamp) {
+  begun_ = Clock::steady().now();
   bool sent = false;
   bool received = false;
   for (auto& [peer, pair] : pairs_) {
     sent |= pair.sends > 0;
     received |= pair.recvs > 0;
     pair.sends = pair.recvs = 0;
+    for (const Stream& stream : pair.streams) {
+      if (stream.link) stream.link->begin(begun_);
+    }
   }
   last_stamp_ = stamp_;
   stamp_ = stamp;
@@ -91,6 +95,7 @@ void Links::attach(Stream& stream, Arrival arrival, Ticket::Direction connected)
                : LinkKeys{.send = arrival.keys.server_to_client, .recv = arrival.keys.client_to_server};
   }
   stream.link = std::make_unique<Link>(std::move(arrival.socket), keys, options_.calls);
+  stream.link->begin(begun_);
   for (const Stream::Post& post : stream.waiting) {
     if (post.direction == Ticket::Direction::kOut) {
       stream.link->send(stamp_, post.part, post.out);
@@ -315,21 +320,26 @@ Status Links::wait_for_one(std::span<const Ticket> tickets, const Deadline& dead
   return {};
 }
 
-std::optional<Links::Slept> Links::slept_longest() const {
-  const auto longest = std::ranges::max_element(
-      slept_, [](const auto& one, const auto& other) { return one.second < other.second; });
-  if (longest == slept_.end()) return std::nullopt;
-  return Slept{.peer = longest->first, .time = longest->second};
+std::optional<Links::Late> Links::latest() const {
+  std::optional<Late> latest;
+  for (const auto& [peer, slept] : slept_) {
+    Duration by = slept;
+    for (const Stream& stream : pairs_.at(peer).streams) {
+      if (stream.link) by = std::min(by, stream.link->peer_came_later().value_or(by));
+    }
+    if (!latest || by > latest->by) latest = Late{.peer = peer, .by = by};
+  }
+  return latest;
 }
 
 void Links::close_all(FrameKind kind, ByteView payload) {
-  closed_ = true;
   if (waiting_streams_ > 0) take_arrivals();  // whoever connected hears it, too
   for (auto& [peer, pair] : pairs_) {
     for (Stream& stream : pair.streams) {
       if (stream.link) stream.link->finish(kind, stamp_, payload);
     }
   }
+  closed_ = true;
 }
 
 void Links::abort(const Status& why) {

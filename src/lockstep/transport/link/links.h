@@ -104,13 +104,14 @@ class Links {
   // Until one of them is done; a timeout names the first.
   Status wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline);
 
-  // In the operation that was begun last: for whose message this member has slept longest, and how long.
-  // Nothing if it has not.
-  struct Slept {
+  // In the operation that was begun last: who of those whose messages this member has slept for had come to it
+  // latest, and by how much later than this member; no longer than it has slept. Who sends late because it
+  // waits for another one has not come late. Nothing if this member has not slept.
+  struct Late {
     int peer;
-    Duration time;
+    Duration by;
   };
-  std::optional<Slept> slept_longest() const;
+  std::optional<Late> latest() const;
 
   // What has come from members besides what is expected of them, as LinksOptions::judge sees it. Waits look,
   // too.
@@ -123,7 +124,8 @@ class Links {
   // The error for a member that has left; ok if it has not.
   Status look_whether_it_left(Rank rank) const;
 
-  // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent.
+  // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent. Without
+  // memory it throws std::bad_alloc, and may be called again.
   void abort(const Status& why);
   // Members of one other host, which share what they have recorded.
   struct Host {
@@ -178,6 +180,7 @@ class Links {
   const std::shared_ptr<Inbox> inbox_;  // shared with the door's loop, which fills it
   Stamp stamp_{};
   Stamp last_stamp_{};
+  base::TimePoint begun_{};
   std::map<int, Duration> slept_;  // in this operation, by peer
   std::map<int, Pair> pairs_;
   int waiting_streams_ = 0;  // how many have no socket yet

@@ -172,31 +172,34 @@ TEST(Links, ManyMessagesKeepTheirOrder) {
   });
 }
 
-TEST(Links, WhomAMemberHasSleptForIsKnown) {
-  std::barrier both(2);
-  std::atomic<bool> slept = false;
-  with_links(2, {}, [&](Links& links, int own, const Deadline& deadline) {
-    // Where the machine gives the receiver no time, the message is there when it looks: then once more.
-    for (int turn = 1; !slept && turn <= 200; ++turn) {
-      EXPECT_OK(links.begin(stamp_of(turn)));
-      EXPECT_FALSE(links.slept_longest());
-      both.arrive_and_wait();
-      const Deadline late = deadline.at_most(20ms);
-      while (own == 1 && !late.expired()) std::this_thread::yield();
-      Buffer byte(1);
-      const auto ticket = own == 1 ? links.send(0, byte, deadline) : links.recv(1, byte, deadline);
+// Member 2 comes late, 1 waits for its message, and 0 for one of 1, which sends late for that reason alone.
+TEST(Links, WhoHasComeLateIsKnownAndNotWhoHasWaited) {
+  constexpr Duration kLate = 40ms;
+  std::barrier all(3);
+  std::atomic<int> told = 0;
+  with_links(3, {}, [&](Links& links, int own, const Deadline& deadline) {
+    const auto step = [&](Result<Links::Ticket> ticket) {
       ASSERT_OK(ticket.status());
       ASSERT_OK(links.wait(*ticket, deadline));
-      const auto longest = links.slept_longest();
-      if (own == 0 && longest) {
-        EXPECT_EQ(longest->peer, 1);
-        EXPECT_GT(longest->time, Duration::zero());
-        slept = true;
-      }
-      both.arrive_and_wait();
+    };
+    // Where the machine gives a receiver no time, the message is there when it looks: then once more.
+    for (int turn = 1; told < 2 && turn <= 50; ++turn) {
+      all.arrive_and_wait();
+      if (own == 0) told = 0;
+      if (own == 2) std::this_thread::sleep_for(kLate);
+      EXPECT_OK(links.begin(stamp_of(turn)));
+      EXPECT_FALSE(links.latest());
+      Buffer byte(1);
+      if (own < 2) step(links.recv(own + 1, byte, deadline));
+      if (own > 0) step(links.send(own - 1, byte, deadline));
+      const auto latest = links.latest();
+      all.arrive_and_wait();
+      if (own == 1 && latest && latest->peer == 2 && latest->by > kLate / 2) ++told;
+      if (own == 0 && latest && latest->peer == 1 && latest->by < kLate / 4) ++told;
+      all.arrive_and_wait();
     }
   });
-  EXPECT_TRUE(slept);
+  EXPECT_EQ(told, 2);
 }
 
 TEST(Links, MembersInDifferentOperationsAreTold) {
