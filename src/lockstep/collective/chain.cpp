@@ -9,13 +9,32 @@ namespace {
 constexpr std::size_t kChunk = std::size_t{64} << 10;  // bytes of carry
 constexpr std::size_t kAhead = 16;                     // chunks that may be under way
 
+std::size_t size_of_all(std::span<const ByteView> parts) {
+  std::size_t size = 0;
+  for (const ByteView part : parts) size += part.size();
+  return size;
+}
+
+// The parts as one, if each begins where the one before it ends.
+ByteView joined(std::span<const ByteView> parts) {
+  ByteView whole;
+  for (const ByteView part : parts) {
+    if (part.empty()) continue;
+    if (!whole.empty() && whole.data() + whole.size() != part.data()) return {};
+    whole = {whole.empty() ? part.data() : whole.data(), whole.size() + part.size()};
+  }
+  return whole;
+}
+
 }  // namespace
 
-Chain::Chain(Spanning& spanning, ByteView input, ByteSpan output, int until)
+Chain::Chain(Spanning& spanning, std::span<const ByteView> inputs, Share share, int until)
     : spanning_(spanning),
       links_(spanning.links_),
-      input_(input),
-      output_(output),
+      inputs_(inputs),
+      input_(joined(inputs)),
+      size_(size_of_all(inputs)),
+      share_(share),
       until_(until),
       hosts_(spanning.layout_.host_count()),
       element_(spanning.element_),
@@ -33,6 +52,16 @@ Chain::Chain(Spanning& spanning, ByteView input, ByteSpan output, int until)
 std::size_t Chain::window() const {
   const std::size_t grain = 64 * element_;
   return spanning_.communicator_.board().staging().size() / grain * grain;
+}
+
+void Chain::stage(ByteSpan to, std::size_t at) const {
+  for (const ByteView part : inputs_) {
+    if (to.empty()) return;
+    const ByteView here = part_of(part, at, to.size());
+    copy_together(spanning_.means_, to.first(here.size()), here.data());
+    to = to.subspan(here.size());
+    at -= std::min(at, part.size());
+  }
 }
 
 // The chunks of our slice of the window that begins at `from`; the result of the slice's first one lies at
@@ -53,16 +82,16 @@ Status Chain::run() {
     const std::byte* const source = input_.data();
     // A host that only passes the result on has no place for it.
     Buffer passing;
-    if (output_.empty() && spanning_.host() >= until_) passing.resize(input_.size());
-    const ByteSpan result = output_.empty() ? ByteSpan(passing) : output_;
-    return run_lane({&source, 1}, {&factor, 1}, result, {}, pieces_of({0, input_.size() / element_}, 0, 0));
+    if (share_.bytes.empty() && spanning_.host() >= until_) passing.resize(size_);
+    const ByteSpan result = share_.bytes.empty() ? ByteSpan(passing) : share_.bytes;
+    return run_lane({&source, 1}, {&factor, 1}, result, {}, pieces_of({0, size_ / element_}, 0, 0));
   }
   const LocalCall call = spanning_.local();
   LocalRounds rounds(call);
   // Neighbours must choose alike: whether the output is the input is known to a reduce's root alone.
   const bool to_all = spanning_.fingerprint_.kind == OpKind::kAllReduce;
-  for (std::size_t at = 0; at < input_.size(); at += window()) {
-    const std::size_t size = std::min(window(), input_.size() - at);
+  for (std::size_t at = 0; at < size_; at += window()) {
+    const std::size_t size = std::min(window(), size_ - at);
     LOCKSTEP_ASSIGN(const std::vector<Exposed> inputs, expose(rounds, at, size));
     const bool resident =
         std::all_of(inputs.begin(), inputs.end(), [](const Exposed& peer) { return peer.resident(); });
@@ -75,10 +104,10 @@ Status Chain::run() {
 Result<std::vector<Exposed>> Chain::expose(LocalRounds& rounds, std::size_t at, std::size_t size) {
   LOCKSTEP_TRY(rounds.open());
   if (const auto offset = rounds.resident_offset(input_)) {
-    rounds.post_resident(*offset, input_.size(), input_.size());
+    rounds.post_resident(*offset, size_, size_);
   } else {
-    copy_together(spanning_.means_, rounds.staging().first(size), input_.data() + at);
-    rounds.post_staged(size, input_.size());
+    stage(rounds.staging().first(size), at);
+    rounds.post_staged(size, size_);
   }
   return rounds.await_all();
 }
@@ -89,21 +118,21 @@ Status Chain::run_direct(LocalRounds& rounds, std::span<const Exposed> inputs) {
     std::vector<double> factors;
     std::vector<std::byte*> others;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      LOCKSTEP_ASSIGN(std::byte* const bytes, inputs[i].window(0, input_.size()));
+      LOCKSTEP_ASSIGN(std::byte* const bytes, inputs[i].window(0, size_));
       sources.push_back(bytes);
       factors.push_back(inputs[i].header.factor);
       if (static_cast<int>(i) != spanning_.local_index()) others.push_back(bytes);
     }
     // The same pieces as on a host that goes by windows.
     std::vector<Piece> pieces;
-    for (std::size_t at = 0; at < input_.size(); at += window()) {
-      const std::size_t count = std::min(window(), input_.size() - at) / element_;
+    for (std::size_t at = 0; at < size_; at += window()) {
+      const std::size_t count = std::min(window(), size_ - at) / element_;
       const Slice slice = slice_of(count, element_, lanes_, spanning_.local_index());
       const std::size_t from = at / element_;
       const std::vector<Piece> more = pieces_of(slice, from, from + slice.begin);
       pieces.insert(pieces.end(), more.begin(), more.end());
     }
-    LOCKSTEP_TRY(run_lane(sources, factors, output_, others, pieces));
+    LOCKSTEP_TRY(run_lane(sources, factors, share_.bytes, others, pieces));
   }
   return rounds.close(true);
 }
@@ -130,13 +159,14 @@ Status Chain::run_window(LocalRounds& rounds, std::span<const Exposed> inputs, s
     rounds.post_nothing();
   }
   LOCKSTEP_ASSIGN(const std::vector<Exposed> slices, rounds.await_all());
-  if (output_.empty()) return {};
   for (int lane = 0; lane < lanes_; ++lane) {
     const Slice slice = slice_of(count, element_, lanes_, lane);
-    if (slice.count() == 0) continue;
-    const std::size_t bytes = slice.count() * element_;
-    LOCKSTEP_ASSIGN(const std::byte* from, slices[static_cast<std::size_t>(lane)].window(0, bytes));
-    std::memcpy(output_.data() + at + slice.begin * element_, from, bytes);
+    const std::size_t slice_at = at + slice.begin * element_;
+    const std::size_t begin = std::max(slice_at, share_.at);
+    const std::size_t end = std::min(at + slice.end * element_, share_.at + share_.bytes.size());
+    if (begin >= end) continue;
+    LOCKSTEP_ASSIGN(const std::byte* from, slices[static_cast<std::size_t>(lane)].window(0, end - slice_at));
+    std::memcpy(share_.bytes.data() + (begin - share_.at), from + (begin - slice_at), end - begin);
   }
   return {};
 }

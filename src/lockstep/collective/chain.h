@@ -10,8 +10,8 @@
 // A slice travels in chunks, so that all hosts work at the same time. Where every host has one rank a window
 // is all there is, and nothing is staged; else it is what the Board stages. In an all_reduce, on a host where
 // the buffers of all ranks are resident, the windows follow each other without a pause, and lanes write the
-// result to all buffers themselves. Bytes: S per host and direction at the ends, twice that in between;
-// scratch: kAhead chunks.
+// result to all buffers themselves. Bytes: S per host and direction at the ends, twice that in between, if all
+// of it goes back; a carry of 16-bit floats counts twice, but where it may be rounded. Scratch: kAhead chunks.
 #pragma once
 
 #include <vector>
@@ -24,8 +24,14 @@ namespace lockstep::collective {
 
 class Chain {
  public:
-  // `output` is empty on a rank that does not want the result; it may be `input`.
-  Chain(Spanning& spanning, ByteView input, ByteSpan output, int until);
+  // What this rank takes of the result: the bytes that begin `at` there. They may be those of the input.
+  struct Share {
+    ByteSpan bytes;
+    std::size_t at = 0;
+  };
+
+  // `inputs` follow each other. Where every host has one rank there is one, and a share is all or nothing.
+  Chain(Spanning& spanning, std::span<const ByteView> inputs, Share share, int until);
   Status run();
 
  private:
@@ -39,6 +45,8 @@ class Chain {
   };
 
   std::size_t window() const;  // bytes
+  // Copies what the inputs have at `at`.
+  void stage(ByteSpan to, std::size_t at) const;
   std::vector<Piece> pieces_of(Slice slice, std::size_t from, std::size_t to) const;
   Result<std::vector<Exposed>> expose(LocalRounds& rounds, std::size_t at, std::size_t size);
   Status run_direct(LocalRounds& rounds, std::span<const Exposed> inputs);
@@ -50,8 +58,10 @@ class Chain {
 
   Spanning& spanning_;
   transport::link::Links& links_;
-  const ByteView input_;
-  const ByteSpan output_;
+  const std::span<const ByteView> inputs_;
+  const ByteView input_;  // all of it, if it lies in one piece
+  const std::size_t size_;
+  const Share share_;
   const int until_;
   const int hosts_;
   const std::size_t element_;

@@ -1,10 +1,12 @@
-// Which way an all-reduce takes. Pure: every rank comes to the same answer. The cores are no argument: hosts
+// Which way a reduction takes. Pure: every rank comes to the same answer. The cores are no argument: hosts
 // may have different numbers of them, and what they change is how long a round takes, which is in the
 // measured constant, and how a rank waits and folds (occupancy.h, helper_pool.h), which nobody else sees.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "lockstep/transport/layout.h"
 
@@ -45,6 +47,22 @@ inline SpanningWay select_all_reduce(std::size_t bytes, const transport::Layout&
   if (layout.size() == 2) return SpanningWay::kSwap;
   if (bytes * static_cast<std::size_t>(layout.size()) <= kRawLimit) return SpanningWay::kRaw;
   return layout.contiguous() ? SpanningWay::kChain : SpanningWay::kExchange;
+}
+
+// Of a reduce_scatter of `bytes` of input on each rank, a running value being `carry` times as large as an
+// element: kChain or kExchange. What the busiest host sends, H hosts, k of n ranks on it:
+//   kExchange  k·(n-k)/n·S, each contribution to who folds it.
+//   kChain     carry·S upwards, and (H-2)/H·S back; with more rounds.
+inline SpanningWay select_reduce_scatter(std::size_t bytes, std::size_t carry,
+                                         const transport::Layout& layout) {
+  constexpr std::size_t kRoundsLimit = std::size_t{64} << 10;
+  if (bytes <= kRoundsLimit || !layout.contiguous()) return SpanningWay::kExchange;
+  const auto n = static_cast<std::size_t>(layout.size());
+  const auto hosts = static_cast<std::size_t>(layout.host_count());
+  std::size_t exchanged = 0;
+  for (const std::vector<int>& members : layout.hosts)
+    exchanged = std::max(exchanged, members.size() * (n - members.size()));
+  return exchanged * hosts > n * (carry * hosts + hosts - 2) ? SpanningWay::kChain : SpanningWay::kExchange;
 }
 
 }  // namespace lockstep::collective

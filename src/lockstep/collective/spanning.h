@@ -12,7 +12,8 @@
 //   all_to_all      every pair on different hosts exchanges itself.
 //   all_reduce      one of four ways (selection.h).
 //   reduce          the chain, of which the result goes back to the root's host only; or the exchange.
-//   reduce_scatter  an all_to_all of windows, each folded by its receiver.
+//   reduce_scatter  for each host the chain of what its ranks get, of which the result goes back to it; or an
+//                   all_to_all of windows, each folded by its receiver.
 //
 // Order: elements are folded over ranks 0..n-1, whatever the way.
 // Thread safety: one operation at a time, as the Communicator. An object serves one operation.
@@ -80,6 +81,7 @@ class Spanning {
   Status all_reduce_raw(ByteSpan data);
   Status all_reduce_swap(ByteSpan data);
   Status all_reduce_exchange(ByteSpan data);
+  Status reduce_scatter_exchange(std::span<const ByteView> inputs, ByteSpan output);
   // The factors of all ranks, where the operation has them.
   Result<std::vector<double>> share_factors();
   // Folds one block of each rank, which lie one after the other.

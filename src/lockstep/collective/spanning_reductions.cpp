@@ -49,8 +49,10 @@ Status Spanning::all_reduce(ByteSpan data) {
       return all_reduce_raw(data);
     case SpanningWay::kSwap:
       return all_reduce_swap(data);
-    case SpanningWay::kChain:
-      return Chain(*this, data, data, 0).run();
+    case SpanningWay::kChain: {
+      const ByteView input = data;
+      return Chain(*this, {&input, 1}, {data}, 0).run();
+    }
     case SpanningWay::kExchange:
       break;
   }
@@ -131,7 +133,7 @@ Status Spanning::all_reduce_exchange(ByteSpan data) {
 Status Spanning::reduce(ByteView input, ByteSpan output, int root) {
   if (layout_.contiguous()) {
     const int root_host = layout_.host_of[static_cast<std::size_t>(root)];
-    return Chain(*this, input, own_ == root ? output : ByteSpan(), root_host).run();
+    return Chain(*this, {&input, 1}, {own_ == root ? output : ByteSpan()}, root_host).run();
   }
   Buffer copy(input.begin(), input.end());
   LOCKSTEP_TRY(all_reduce_exchange(copy));
@@ -140,6 +142,26 @@ Status Spanning::reduce(ByteView input, ByteSpan output, int root) {
 }
 
 Status Spanning::reduce_scatter(std::span<const ByteView> inputs, ByteSpan output) {
+  std::size_t bytes = 0;
+  for (const ByteView part : inputs) bytes += part.size();
+  if (select_reduce_scatter(bytes, carry_size(fingerprint_.dtype) / element_, layout_) ==
+      SpanningWay::kExchange) {
+    return reduce_scatter_exchange(inputs, output);
+  }
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    const std::vector<int>& members = layout_.on_host(host);
+    const auto first = static_cast<std::size_t>(members.front());
+    Chain::Share share;
+    if (host == this->host()) {
+      share.bytes = output;
+      for (auto i = first; i < static_cast<std::size_t>(own_); ++i) share.at += inputs[i].size();
+    }
+    LOCKSTEP_TRY(Chain(*this, inputs.subspan(first, members.size()), share, host).run());
+  }
+  return {};
+}
+
+Status Spanning::reduce_scatter_exchange(std::span<const ByteView> inputs, ByteSpan output) {
   LOCKSTEP_ASSIGN(const std::vector<double> factors, share_factors());
   const int n = communicator_.size();
   const std::size_t window = kExchangeWindow / element_ * element_;

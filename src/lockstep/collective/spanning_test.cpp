@@ -63,19 +63,26 @@ Buffer bits(DType dtype, std::size_t count, std::uint64_t seed) {
 double factor_of(int rank) { return 0.5 + rank; }
 std::uint64_t seed_of(std::size_t count, int rank) { return count * 1000 + static_cast<std::uint64_t>(rank); }
 
-Buffer folded(const Kind& kind, std::size_t count, int ranks) {
-  std::vector<Buffer> inputs;
+// The ranks' inputs, in their order.
+Buffer folded(const Kind& kind, const std::vector<Buffer>& inputs) {
   std::vector<const std::byte*> sources;
   std::vector<double> factors;
-  for (int i = 0; i < ranks; ++i) inputs.push_back(bits(kind.dtype, count, seed_of(count, i)));
-  for (int i = 0; i < ranks; ++i) {
-    sources.push_back(inputs[static_cast<std::size_t>(i)].data());
-    factors.push_back(factor_of(i));
+  for (const Buffer& input : inputs) {
+    factors.push_back(factor_of(static_cast<int>(sources.size())));
+    sources.push_back(input.data());
   }
-  Buffer out(count * size_of(kind.dtype));
+  Buffer out(inputs[0].size());
   std::byte* const to = out.data();
-  fold({.type = kind.dtype, .op = kind.op, .ranks = ranks, .factors = factors}, sources, {&to, 1}, count);
+  const int ranks = static_cast<int>(inputs.size());
+  fold({.type = kind.dtype, .op = kind.op, .ranks = ranks, .factors = factors}, sources, {&to, 1},
+       out.size() / size_of(kind.dtype));
   return out;
+}
+
+Buffer folded(const Kind& kind, std::size_t count, int ranks) {
+  std::vector<Buffer> inputs;
+  for (int i = 0; i < ranks; ++i) inputs.push_back(bits(kind.dtype, count, seed_of(count, i)));
+  return folded(kind, inputs);
 }
 
 // One rank's way through a number of operations.
@@ -205,6 +212,42 @@ TEST(Spanning, ReduceScatterGivesEveryRankItsPartOfTheFold) {
       ASSERT_EQ(result, folded(kind, own, member.size())) << count;
     }
   });
+}
+
+// Hosts of so many ranks that what each gets goes along the chain; there may be nothing for a whole host.
+TEST(Spanning, ReduceScatterOfManyRanksIsAFoldInRankOrder) {
+  constexpr std::size_t kCount = 40'961;
+  for (const std::vector<int>& hosts : {std::vector{0, 0, 0, 1, 1, 1}, std::vector{0, 1, 1, 1, 1, 1, 2, 2}}) {
+    SCOPED_TRACE(::testing::PrintToString(hosts));
+    for (const int without : {-1, 0, 1}) {
+      const auto count_of = [&](int rank) {
+        if (hosts[static_cast<std::size_t>(rank)] == without) return std::size_t{0};
+        return kCount - static_cast<std::size_t>(rank) * 1001;
+      };
+      const auto seed = [](int rank, int part) { return static_cast<std::uint64_t>(rank * 100 + part); };
+      CommunicatorWorld(hosts).run([&](Communicator& communicator) {
+        SpanningMember member(communicator);
+        for (const Kind& kind : kKinds) {
+          std::vector<Buffer> parts;
+          for (int r = 0; r < member.size(); ++r)
+            parts.push_back(bits(kind.dtype, count_of(r), seed(member.rank(), r)));
+          const std::vector<ByteView> inputs(parts.begin(), parts.end());
+          Buffer result(parts[static_cast<std::size_t>(member.rank())].size());
+          const ByteSpan output = result;
+          ASSERT_OK(member.run({.kind = OpKind::kReduceScatter,
+                                .dtype = kind.dtype,
+                                .reduce_op = kind.op,
+                                .factor = factor_of(member.rank()),
+                                .inputs = inputs,
+                                .outputs = {&output, 1}}));
+          std::vector<Buffer> contributions;
+          for (int r = 0; r < member.size(); ++r)
+            contributions.push_back(bits(kind.dtype, count_of(member.rank()), seed(r, member.rank())));
+          ASSERT_EQ(result, folded(kind, contributions)) << name_of(kind.dtype) << " without " << without;
+        }
+      });
+    }
+  }
 }
 
 TEST(Spanning, BroadcastGivesEveryRankTheRootsBytes) {
@@ -381,6 +424,24 @@ TEST(Selection, BetweenHostsFollowsTheTable) {
   EXPECT_EQ(way({0, 1, 2}, 21'846), SpanningWay::kChain);
   EXPECT_EQ(way({0, 1, 2}, 0), SpanningWay::kRaw);
   EXPECT_EQ(way({0, 1}, 0), SpanningWay::kSwap);
+}
+
+TEST(Selection, ReduceScatterGoesTheWayOfFewerBytes) {
+  const auto way = [](std::vector<int> hosts, std::size_t bytes, std::size_t carry = 1) {
+    return select_reduce_scatter(bytes, carry, Layout::of(std::span<const int>(hosts)));
+  };
+  const std::vector<int> three_each{0, 0, 0, 1, 1, 1};
+  EXPECT_EQ(way(three_each, 64 << 10), SpanningWay::kExchange);
+  EXPECT_EQ(way(three_each, (64 << 10) + 1), SpanningWay::kChain);  // 3/2·S, and S along the chain
+  EXPECT_EQ(way({0, 1, 0, 1, 0, 1}, 1 << 20), SpanningWay::kExchange);
+  EXPECT_EQ(way({0, 1}, 1 << 20), SpanningWay::kExchange);              // 1/2·S
+  EXPECT_EQ(way({0, 0, 1, 1}, 1 << 20), SpanningWay::kExchange);        // S either way
+  EXPECT_EQ(way({0, 0, 1, 1, 2, 2}, 1 << 20), SpanningWay::kExchange);  // 4/3·S either way
+  EXPECT_EQ(way({0, 0, 0, 1, 1, 1, 1, 1}, 1 << 20), SpanningWay::kChain);
+  EXPECT_EQ(way({0, 1, 1, 1, 1, 1, 2, 2}, 1 << 20), SpanningWay::kChain);  // 15/8·S and 4/3·S
+  // 16-bit floats, whose running value is twice as large.
+  EXPECT_EQ(way(three_each, 1 << 20, 2), SpanningWay::kExchange);
+  EXPECT_EQ(way({0, 0, 0, 0, 0, 1, 1, 1, 1, 1}, 1 << 20, 2), SpanningWay::kChain);
 }
 
 }  // namespace
