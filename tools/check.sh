@@ -81,13 +81,13 @@ wait_for_fuzzers() {
   return $status
 }
 
-if step "clang with -Wthread-safety: every layer and fuzzer" build_preset fuzz; then
+if step "clang with -Wthread-safety: base..backend and every fuzzer" build_preset fuzz; then
   set -m # a process group of their own, to be ended as one
   nice -n 10 tools/fuzz.sh 5 >"$fuzz_log" 2>&1 &
   set +m
   fuzzers=$!
 fi
-step "clang-tidy on what changed" python3 tools/tidy.py
+step "clang-tidy and -Wthread-safety on what changed" python3 tools/tidy.py
 if step "asan build" build_preset asan; then run_tests asan; fi
 if [ -n "$fuzzers" ]; then step "fuzzers, 5 s each, beside the above" wait_for_fuzzers; fi
 if step "tsan build" build_preset tsan; then run_tests tsan; fi

@@ -4,8 +4,8 @@
     tools/tidy.py [--build build/fuzz] [--torch build/release] [--seconds 300] [--all]
 
 The commands are those of --build, which clang has made. It has no torch: what it does not compile is read with the commands
-of --torch, if that build is there, whatever its compiler. Those come last, because one of them takes longer than ten of
-the others.
+of --torch, if that build is there, whatever its compiler; gcc knows nothing of the locks' annotations, so that this is where
+they are checked in what needs torch. Those come last, because one of them takes longer than ten of the others.
 
 What changed: against the merge base with origin/main; where that is HEAD itself, against HEAD~1; in a repository with
 one commit, everything. Uncommitted files count. A header that changed brings the sources of its folder that include
@@ -78,7 +78,7 @@ def for_clang(command):
     words = shlex.split(command)
     # The launcher (ccache and its environment) and the compiler go.
     start = next(i for i, word in enumerate(words) if re.search(r"(^|/)(clang|g|c)\+\+(-\d+)?$", word))
-    arguments = ["-Qunused-arguments", "-Wno-unknown-warning-option"]
+    arguments = ["-Qunused-arguments", "-Wno-unknown-warning-option", "-Wthread-safety"]
     rest = iter(words[start + 1:])
     for word in rest:
         if word == "-o":
