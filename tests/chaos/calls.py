@@ -16,7 +16,7 @@ class Sleep(Case):
         plan.fault, plan.timeout_ms, plan.bound = "sleep", self.TIMEOUT_MS, self.TIMEOUT_MS / 1000 + 1
 
     def rule(self, plan, outcome):
-        return each_hears(outcome, plan.survivors(),
+        return each_hears(outcome, range(plan.world),
                           lambda rank, heard: heard["failure"] == "missing_ranks" and heard["missing"] == plan.victims)
 
 
