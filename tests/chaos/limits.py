@@ -4,16 +4,17 @@ from case import STALL_MS, Case, all_name, each_hears, none_fails
 
 
 class NoMemory(Case):
-    """F27: an allocation fails on one rank."""
+    """F27: an allocation fails on one rank. It hears just that, and comes to its end."""
 
-    row, name = "F27", "no_memory"
+    row, name, victims_live = "F27", "no_memory", True
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
         plan.fault, plan.bound = "no_memory", 1.0
 
     def rule(self, plan, outcome):
-        return all_name(plan, outcome, {"no_memory", "remote_error", "peer_died"}, set(plan.victims))
+        own = each_hears(outcome, plan.victims, lambda rank, heard: heard["failure"] == "no_memory")
+        return own + all_name(plan, outcome, {"no_memory", "remote_error"}, set(plan.victims))
 
 
 class NoSharedMemory(Case):
