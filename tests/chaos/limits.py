@@ -40,29 +40,34 @@ class NoSharedMemory(Case):
 
 class TooMuch(Case):
     """F29 in the middle of a run: shared memory that its cgroup, or the machine, does not have is an error of that call
-    alone."""
+    alone. In half of the points all ranks ask at once, for more than there is together."""
 
     row, name, cost = "F29", "too_much", 4
+    SHARED, ASKED = 450 << 20, 480 << 20  # of all ranks; each alone would get its part
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
         plan.fault, plan.memory, plan.steps, plan.bound = "too_much", 256 << 20, plan.step + 20, 5.0
+        if rng.random() < 0.5:
+            plan.victims, plan.memory = list(range(plan.world)), self.SHARED
+            plan.options = ("--too-much", str(self.ASKED // plan.world))
 
     def rule(self, plan, outcome):
         complaints = none_fails(plan, outcome)
-        refused = outcome.event(plan.victims[0], "too_much")
-        if not refused or refused["failure"] != "no_space":
-            complaints.append(f"what was asked for: {refused}")
+        answers = [outcome.event(rank, "too_much") for rank in plan.victims]
+        heard = {answer["failure"] if answer else "nothing" for answer in answers}
+        if "no_space" not in heard or heard - {"no_space", "none"}:
+            complaints.append(f"what was asked for: {answers}")
         return complaints
 
 
 class Limited(Case):
-    """F31: no more descriptors or threads can be had, from the start or from some step on."""
+    """F31: no more descriptors or threads can be had, from the start or from some step on. All hear just that, or nothing."""
 
-    row, cost = "F31", 4
+    row, cost, victims_live = "F31", 4, True
 
-    def __init__(self, name, faults):
-        self.name, self.faults = name, faults
+    def __init__(self, name, faults, failure):
+        self.name, self.faults, self.failure = name, faults, failure
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
@@ -72,10 +77,17 @@ class Limited(Case):
     def rule(self, plan, outcome):
         if not any(outcome.failure(rank) for rank in range(plan.world)):
             return none_fails(plan, outcome)
+
+        def is_right(rank, heard):
+            if rank in plan.victims:
+                return heard["failure"] == self.failure
+            # Who can open no socket may not be able to say on another host why it leaves.
+            left = self.failure == "no_descriptors" and plan.transport == "tcp" and "left the group" in heard["message"]
+            return heard["failure"] == ("desync" if left else self.failure) and heard["peer"] in plan.victims
+
         # Who is through with its steps may have left before the others need something of the victim.
-        at_work = [rank for rank in plan.survivors() if not outcome.event(rank, "finished")]
-        return each_hears(outcome, at_work,
-                          lambda rank, heard: heard["failure"] != "none" and heard["peer"] in plan.victims)
+        at_work = [rank for rank in range(plan.world) if not outcome.event(rank, "finished")]
+        return each_hears(outcome, at_work, is_right)
 
 
 class Signals(Case):

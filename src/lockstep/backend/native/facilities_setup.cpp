@@ -37,7 +37,7 @@ std::vector<int> label_hosts(const store::Members& members) {
 // of all ranks of its host; gives it back at once.
 Status probe_shared_memory(const WorldOptions& options, std::size_t neighbours) {
   const Bytes staging{2 * options.staging.value};
-  LOCKSTEP_ASSIGN(Segment segment, Segment::create("lockstep-probe", staging));
+  LOCKSTEP_ASSIGN(Segment segment, Segment::create("lockstep-probe", staging, neighbours - 1));
   LOCKSTEP_TRY(segment.reserve(0, staging));
   constexpr auto kMostBytes = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
   const std::uint64_t capacity = std::min(options.heap_capacity.value, kMostBytes / neighbours);

@@ -64,7 +64,8 @@ Result<std::unique_ptr<Domain>> Domain::join(const DomainOptions& options, store
   domain->options_ = options;
   domain->members_ = options.members;
   domain->index_ = static_cast<int>(position - options.members.begin());
-  auto created = Segment::create(cat("lockstep-heap-", options.rank), options.heap_capacity);
+  auto created =
+      Segment::create(cat("lockstep-heap-", options.rank), options.heap_capacity, options.members.size() - 1);
   const bool alone = options.members.size() == 1;
   if (!created.ok() && alone) created = create_private(options.heap_capacity);
   LOCKSTEP_ASSIGN(Segment own, std::move(created));
@@ -142,7 +143,8 @@ Result<std::vector<std::unique_ptr<Domain>>> Domain::of_threads(const std::vecto
                                                                 Bytes heap_capacity) {
   std::vector<std::shared_ptr<Heap>> heaps;
   for (const Rank rank : members) {
-    LOCKSTEP_ASSIGN(Segment segment, Segment::create(cat("lockstep-heap-", rank), heap_capacity));
+    LOCKSTEP_ASSIGN(Segment segment,
+                    Segment::create(cat("lockstep-heap-", rank), heap_capacity, members.size() - 1));
     heaps.push_back(std::make_shared<Heap>(std::move(segment)));
   }
   std::vector<std::unique_ptr<Domain>> domains;

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 class Heaps : public ::testing::Test {
  protected:
   void make(Bytes capacity) {
-    auto segment = Segment::create("test", capacity, [this]() -> Result<base::MemoryLimits> {
+    auto segment = Segment::create("test", capacity, 0, [this]() -> Result<base::MemoryLimits> {
       ++asked_;
       return base::MemoryLimits{.total = Bytes::gib(64), .available = free_, .cgroup_limit = {}};
     });

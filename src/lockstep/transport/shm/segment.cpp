@@ -16,9 +16,6 @@ namespace lockstep::transport::shm {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr std::uint64_t kReserveStep = 64ULL << 20;
-// Left to everybody else: a reservation that would take the last of the memory is refused.
-constexpr std::uint64_t kReserveMargin = 64ULL << 20;
 
 Result<std::byte*> map_at(void* address, int fd, Bytes capacity, int flags) {
   void* mapped =
@@ -68,19 +65,25 @@ std::uint64_t Segment::page_size() {
   return size;
 }
 
-Segment::Segment(UniqueFd fd, std::byte* data, Bytes capacity, MemoryProbe probe)
-    : fd_(std::move(fd)), data_(data), capacity_(capacity), probe_(std::move(probe)) {}
+Segment::Segment(UniqueFd fd, std::byte* data, Bytes capacity, std::size_t neighbours, MemoryProbe probe)
+    : fd_(std::move(fd)),
+      data_(data),
+      capacity_(capacity),
+      neighbours_(neighbours),
+      probe_(std::move(probe)) {}
 
 Segment::Segment(Segment&& other) noexcept
     : fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
       capacity_(other.capacity_),
+      neighbours_(other.neighbours_),
       probe_(std::move(other.probe_)) {}
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(capacity_, other.capacity_);
+  std::swap(neighbours_, other.neighbours_);
   std::swap(probe_, other.probe_);
   return *this;
 }
@@ -89,22 +92,37 @@ Segment::~Segment() {
   if (data_ != nullptr) ::munmap(data_, capacity_.value);
 }
 
-Result<Segment> Segment::create(std::string_view label, Bytes capacity, MemoryProbe probe) {
+Result<Segment> Segment::create(std::string_view label, Bytes capacity, std::size_t neighbours,
+                                MemoryProbe probe) {
   capacity.value = (capacity.value + page_size() - 1) / page_size() * page_size();
   LOCKSTEP_ASSIGN(UniqueFd fd, sealed_memfd(label, capacity));
   LOCKSTEP_ASSIGN(std::byte * data, map_at(nullptr, fd.get(), capacity, 0));
-  return Segment(std::move(fd), data, capacity, std::move(probe));
+  return Segment(std::move(fd), data, capacity, neighbours, std::move(probe));
 }
 
 Result<Segment> Segment::create_private(Bytes capacity, MemoryProbe probe) {
   LOCKSTEP_ASSIGN(std::byte * data, map_at(nullptr, -1, capacity, MAP_ANONYMOUS));
-  return Segment(UniqueFd(), data, capacity, std::move(probe));
+  return Segment(UniqueFd(), data, capacity, 0, std::move(probe));
 }
 
 Result<Segment> Segment::open(UniqueFd fd, Bytes capacity) {
   LOCKSTEP_TRY(check_descriptor(fd.get(), capacity));
   LOCKSTEP_ASSIGN(std::byte * data, map_at(nullptr, fd.get(), capacity, 0));
-  return Segment(std::move(fd), data, capacity, nullptr);
+  return Segment(std::move(fd), data, capacity, 0, nullptr);
+}
+
+// All of it, not the next step alone: memory that is filled to the brim before the answer is no would wake
+// the OOM killer.
+Status Segment::check_memory(Bytes needed) const {
+  if (!probe_) return {};
+  LOCKSTEP_ASSIGN(const base::MemoryLimits limits, probe_());
+  const Bytes others{kMargin.value + neighbours_ * kStep.value};
+  if (limits.available.value >= needed.value + others.value) return {};
+  return Status(
+      Code::kInternal,
+      cat("shared memory needs ", needed, " more, but only ", limits.available, " of memory is free (",
+          others, " is left to others): use fewer ranks or smaller buffers, or raise the memory limit"),
+      {.failure = Failure::kNoSpace});
 }
 
 Status Segment::reserve(std::uint64_t offset, Bytes size) {
@@ -115,21 +133,8 @@ Status Segment::reserve(std::uint64_t offset, Bytes size) {
   }
   const std::uint64_t end = offset + size.value;
   for (std::uint64_t at = offset; at < end;) {
-    const std::uint64_t step = std::min(kReserveStep, end - at);
-    Status status;
-    if (probe_) {
-      LOCKSTEP_ASSIGN(const base::MemoryLimits limits, probe_());
-      // All that is still needed, not the next step alone: memory that is filled to the brim before the
-      // answer is no would wake the OOM killer.
-      if (limits.available.value < end - at + kReserveMargin) {
-        status = Status(Code::kInternal,
-                        cat("shared memory needs ", Bytes{end - at}, " more, but only ", limits.available,
-                            " of memory is free (", Bytes{kReserveMargin},
-                            " is left to others): use fewer ranks or "
-                            "smaller buffers, or raise the memory limit"),
-                        {.failure = Failure::kNoSpace});
-      }
-    }
+    const std::uint64_t step = std::min(kStep.value, end - at);
+    Status status = check_memory(Bytes{end - at});
     if (status.ok() && fd_) {
       int error = 0;
       do {
@@ -165,7 +170,7 @@ Status Segment::move_house(std::span<const Part> used) {
   if (!fd_) return {};  // nobody else has it
   LOCKSTEP_ASSIGN(UniqueFd fd, sealed_memfd("lockstep-heap", capacity_));
   LOCKSTEP_ASSIGN(std::byte * fresh, map_at(nullptr, fd.get(), capacity_, 0));
-  Segment next(std::move(fd), fresh, capacity_, probe_);
+  Segment next(std::move(fd), fresh, capacity_, neighbours_, probe_);
   for (const Part& part : used) {
     LOCKSTEP_TRY(next.reserve(part.offset, Bytes{part.size}));
     std::memcpy(next.data_ + part.offset, data_ + part.offset, part.size);

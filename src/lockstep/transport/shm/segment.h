@@ -4,7 +4,9 @@
 // It has no name, so nothing is left behind when its processes die, however they die. It is sealed against
 // shrinking and growing: no peer can make another one's access fault. Pages are made by reserve() in the
 // owner, which asks first whether the memory is there: the kernel would answer with the OOM killer instead of
-// an error.
+// an error. Neighbours that ask at the same moment all hear that it is. So each takes a step at a time, and
+// asks before every step that a step of every neighbour has room beside it: whoever has asked last has seen
+// all but one step of each of the others, and none of them waits for another.
 //
 // Thread safety: reserve(), release() and move_house() by one thread at a time; the memory itself is shared,
 // and ordered by whoever uses it. Ownership: unmaps and closes at the end; the pages live until the last
@@ -30,9 +32,14 @@ using MemoryProbe = std::function<Result<base::MemoryLimits>()>;
 
 class Segment {
  public:
-  // For the owner. `label` shows in /proc/PID/maps. Takes address space, no memory. kUnsupported where
-  // memfd_create is forbidden.
-  static Result<Segment> create(std::string_view label, Bytes capacity,
+  // What reserve() takes at a time.
+  static constexpr Bytes kStep = Bytes::mib(8);
+  // Left to everybody else: a reservation that would take the last of the memory is refused.
+  static constexpr Bytes kMargin = Bytes::mib(64);
+
+  // For the owner. `label` shows in /proc/PID/maps. Takes address space, no memory. `neighbours`: how many
+  // other segments may grow at the same time. kUnsupported where memfd_create is forbidden.
+  static Result<Segment> create(std::string_view label, Bytes capacity, std::size_t neighbours = 0,
                                 MemoryProbe probe = base::memory_limits);
   // For a rank that shares with nobody, where there is no memfd.
   static Result<Segment> create_private(Bytes capacity, MemoryProbe probe = base::memory_limits);
@@ -70,11 +77,14 @@ class Segment {
   Status follow(UniqueFd fd);
 
  private:
-  Segment(UniqueFd fd, std::byte* data, Bytes capacity, MemoryProbe probe);
+  Segment(UniqueFd fd, std::byte* data, Bytes capacity, std::size_t neighbours, MemoryProbe probe);
+  // Whether all that is still needed is there.
+  Status check_memory(Bytes needed) const;
 
   UniqueFd fd_;  // nothing for private memory
   std::byte* data_ = nullptr;
   Bytes capacity_;
+  std::size_t neighbours_ = 0;
   MemoryProbe probe_;
 };
 

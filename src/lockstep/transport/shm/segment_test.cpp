@@ -7,7 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "lockstep/testing/status_matchers.h"
 
@@ -70,12 +72,48 @@ TEST(Segment, AReservationBeyondTheFreeMemoryIsRefusedAndGivesBackWhatItTook) {
     if (++asked > 2) free_bytes = 10ULL << 20;
     return base::MemoryLimits{.total = Bytes::gib(1), .available = Bytes{free_bytes}, .cgroup_limit = {}};
   };
-  auto segment = Segment::create("test", Bytes::gib(1), poor);
+  auto segment = Segment::create("test", Bytes::gib(1), 0, poor);
   ASSERT_OK(segment.status());
   const Status status = segment->reserve(0, Bytes::mib(200));
   EXPECT_EQ(status.failure(), Failure::kNoSpace);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 72.0 MiB more, but only 10.0 MiB"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 184.0 MiB more, but only 10.0 MiB"));
   EXPECT_EQ(resident(*segment), Bytes{0});
+}
+
+// Each begins when the one before it has asked, and not yet taken what it was told is there.
+TEST(Segment, NeighboursThatAskAtTheSameMomentLeaveTheRestToOthers) {
+  constexpr std::size_t kCount = 5;
+  constexpr std::uint64_t kPool = 196ULL << 20;  // all want 200 MiB together
+  std::vector<Segment> segments;
+  std::vector<Status> reserved;
+  std::int64_t lowest = kPool;
+  const auto available = [&] {
+    std::int64_t left = kPool;
+    for (const Segment& segment : segments) left -= static_cast<std::int64_t>(resident(segment).value);
+    lowest = std::min(lowest, left);
+    return left;
+  };
+  const auto reserve_next = [&] {
+    const std::size_t next = reserved.size();
+    reserved.emplace_back();
+    reserved[next] = segments[next].reserve(0, Bytes::mib(40));
+  };
+  for (std::size_t i = 0; i < kCount; ++i) {
+    auto segment =
+        Segment::create("test", Bytes::mib(64), kCount - 1, [&, i]() -> Result<base::MemoryLimits> {
+          const Bytes seen{static_cast<std::uint64_t>(std::max<std::int64_t>(0, available()))};
+          if (reserved.size() == i + 1 && i + 1 < kCount) reserve_next();
+          return base::MemoryLimits{.total = Bytes{kPool}, .available = seen, .cgroup_limit = {}};
+        });
+    ASSERT_OK(segment.status());
+    segments.push_back(std::move(*segment));
+  }
+  reserve_next();
+  available();
+  EXPECT_GE(lowest, static_cast<std::int64_t>(Segment::kMargin.value));
+  ASSERT_EQ(reserved.size(), kCount);
+  EXPECT_OK(reserved.back());
+  EXPECT_EQ(reserved.front().failure(), Failure::kNoSpace);
 }
 
 TEST(Segment, AReservationOutsideIsRefused) {
@@ -123,7 +161,7 @@ TEST(Segment, MovingHouseTakesMemoryForTheUsedPartsAlone) {
 
 TEST(Segment, AHouseThatCannotBeMovedStays) {
   bool poor = false;
-  auto owner = Segment::create("test", Bytes::mib(4), [&poor]() -> Result<base::MemoryLimits> {
+  auto owner = Segment::create("test", Bytes::mib(4), 0, [&poor]() -> Result<base::MemoryLimits> {
     return base::MemoryLimits{
         .total = Bytes::gib(1), .available = poor ? Bytes{0} : Bytes::gib(1), .cgroup_limit = {}};
   });
