@@ -16,6 +16,9 @@
 namespace lockstep::transport::link {
 namespace {
 
+// In each direction, before progress() returns: others want to be looked at, too.
+constexpr int kMostCalls = 64;
+
 Status damaged(std::string_view what) {
   return Status::disconnected(cat("a frame arrived damaged: ", what), {.failure = Failure::kCorruptFrame});
 }
@@ -117,7 +120,7 @@ ssize_t Link::send_rest() {
 
 Result<bool> Link::progress_out() {
   bool moved = false;
-  while (true) {
+  for (int calls = 0; calls < kMostCalls; ++calls) {
     if (!sending_) {
       if (out_.empty()) return moved;
       Outgoing& message = out_.front();
@@ -139,6 +142,7 @@ Result<bool> Link::progress_out() {
     if (out_.front().kind == FrameKind::kData) ++sends_done_;
     out_.pop_front();
   }
+  return moved;
 }
 
 ByteSpan Link::expected_payload() {
@@ -148,6 +152,7 @@ ByteSpan Link::expected_payload() {
 // Reads no further than the frame that is expected: whatever else comes ends the link anyway, or is shorter.
 Result<bool> Link::progress_in() {
   bool moved = false;
+  int calls = 0;
   while (!in_.empty()) {
     // The header first: a frame that is shorter than the expected one would be waited for in vain.
     if (in_received_ >= kHeaderSize) {
@@ -164,6 +169,7 @@ Result<bool> Link::progress_in() {
       pieces.add(in_ahead_.data(), std::max(last_words_, std::min(expected.size() + tag_size(), kReadAhead)));
     }
     msghdr message = pieces.message();
+    if (++calls > kMostCalls) return moved;
     const ssize_t received = calls_.recv(socket_.get(), message);
     if (received <= 0) {
       const int error = received == 0 ? 0 : errno;

@@ -1,5 +1,6 @@
 // A Link is one socket to one peer of a group: a queue of messages out, and a queue of buffers for those that
-// come in. It never waits: progress() moves what can be moved now.
+// come in. It never waits: progress() moves what can be moved now, in a bounded number of calls of the
+// kernel.
 //
 // A message is cut into frames of at most kMaxPayload; its bytes go from and to the caller's memory, and only
 // the first few of a frame that comes are copied. A message that arrives before its buffer was posted stays

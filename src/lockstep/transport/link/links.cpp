@@ -299,19 +299,24 @@ Status Links::wait_for_one(std::span<const Ticket> tickets, const Deadline& dead
   const Clock& clock = deadline.clock();
   const base::TimePoint begun = clock.now();
   base::TimePoint idle_since = begun;
+  base::TimePoint looked_at = begun;
   while (!one_is_done()) {
     LOCKSTEP_ASSIGN(const bool moved, move_all());
     if (one_is_done()) break;
     const base::TimePoint now = clock.now();
-    if (moved) {
-      idle_since = now;
-      continue;
-    }
-    if (now - idle_since < options_.spin) continue;
+    if (moved) idle_since = now;
+    const bool stays = moved || now - idle_since < options_.spin;
+    // Bytes that never cease to come are no reason not to look: others may wait for what is said there.
+    if (stays && now - looked_at < kSleepSlice) continue;
+    looked_at = now;
     if (deadline.expired()) {
       const Rank rank = options_.ranks[static_cast<std::size_t>(tickets.front().peer)];
       return Status::timeout(cat("waited ", now - begun, " for rank ", rank),
                              {.failure = Failure::kMissingRanks, .peer = rank, .missing = {rank}});
+    }
+    if (stays) {
+      LOCKSTEP_TRY(options_.look());
+      continue;
     }
     LOCKSTEP_TRY(sleep(deadline, now - begun < kEarly ? kEarlySlice : kSleepSlice));
     const Ticket& first = tickets.front();

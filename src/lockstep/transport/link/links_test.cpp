@@ -37,6 +37,7 @@ struct Setting {
   const Clock* clock = &Clock::steady();
   std::string address = "127.0.0.1";
   std::function<bool(Rank)> has_left = [](Rank) { return false; };
+  std::function<Status()> look = [] { return Status(); };
   SocketCalls* calls = &SocketCalls::kernel();
 };
 
@@ -47,6 +48,7 @@ void with_links(int size, const Setting& setting, Body body) {
   std::vector<std::unique_ptr<Door>> doors;
   LinksOptions common{.group = 7,
                       .protection = setting.protection,
+                      .look = setting.look,
                       .has_left = setting.has_left,
                       .calls = *setting.calls,
                       .streams = setting.streams};
@@ -343,6 +345,48 @@ TEST(Links, WhoCouldMakeOnlySomeStreamsKeepsThemAndMakesTheOthersLater) {
                for (int i = 0; i < 2; ++i) EXPECT_OK(exchange(links, 1 - own, 100, 100, deadline));
                links.leave();
              });
+}
+
+// A message of which a byte comes with every call, and never none: it would take a minute.
+class NeverQuiet : public SocketCalls {
+ public:
+  ssize_t send(int socket, const msghdr& message) override { return kernel().send(socket, message); }
+  ssize_t recv(int socket, msghdr& message) override {
+    iovec one{.iov_base = message.msg_iov[0].iov_base, .iov_len = 1};
+    msghdr little{};
+    little.msg_iov = &one;
+    little.msg_iovlen = 1;
+    return kernel().recv(socket, little);
+  }
+  void connecting(Rank) override {}
+};
+
+TEST(Links, WhileBytesComeTheDeadlineIsKeptAndWhatElseEndsTheWaitIsHeard) {
+  NeverQuiet calls;
+  std::atomic<bool> failed = false;
+  std::atomic<int> times = 0;
+  const auto look = [&]() -> Status {
+    ++times;
+    if (failed) return Status::aborted("the group has failed");
+    return {};
+  };
+  constexpr std::size_t kEndless = std::size_t{256} << 20;
+  with_links(2, {.look = look, .calls = &calls}, [&](Links& links, int own, const Deadline& deadline) {
+    EXPECT_OK(links.begin(stamp_of(1)));
+    Buffer bytes(kEndless);
+    if (own == 0) {
+      const auto sent = links.send(1, bytes, deadline);
+      ASSERT_OK(sent.status());
+      EXPECT_FALSE(links.wait(*sent, deadline).ok());
+      return;
+    }
+    const auto received = links.recv(0, bytes, deadline);
+    ASSERT_OK(received.status());
+    EXPECT_EQ(links.wait(*received, deadline.at_most(200ms)).code(), Code::kTimeout);
+    EXPECT_GT(times, 0);
+    failed = true;
+    EXPECT_EQ(links.wait(*received, deadline).code(), Code::kAborted);
+  });
 }
 
 }  // namespace
