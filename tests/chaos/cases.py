@@ -17,8 +17,8 @@ def all_cases(jumping_clock=""):
              Flip(), Impostors(), Attack(),
              Mismatch("mismatch", "F21", MISMATCHES), Mismatch("same_bytes", "F22", ("same_size_dtype",)),
              LeaveEarly(), Say(), NoMemory(), OutOfMemory(), NoSharedMemory(), TooMuch(), Storm(),
-             Limited("no_descriptors", ("few_descriptors", "no_descriptors")),
-             Limited("no_threads", ("few_threads", "no_threads")), Signals(), Fork(), SecondJoin(), Destroy(),
+             Limited("no_descriptors", ("few_descriptors", "no_descriptors"), "no_descriptors"),
+             Limited("no_threads", ("few_threads", "no_threads"), "no_memory"), Signals(), Fork(), SecondJoin(), Destroy(),
              OppositeOrder(), ServerDeath(), ServerStop(), Suspend()]
     clocks = [WallClock("wall_clock", jumping_clock), WallClock("drifting_clock", jumping_clock, WALL_CLOCK="drifts")]
     return cases + (clocks if jumping_clock else [])
