@@ -213,6 +213,7 @@ Fingerprint fingerprint_of(const Call& call, std::uint64_t group, std::uint64_t 
     default:
       break;
   }
+  if (call.purpose != 0 && call.kind != OpKind::kAllToAll) print.detail = mix(print.detail, call.purpose);
   return print;
 }
 

@@ -37,6 +37,9 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   double factor = 1;  // premul_sum: this rank's; of integers a whole number that the type has
   Rank root = {};     // in the group; for operations that have one
+  // What the caller wants it for, if operations that are alike otherwise could be mixed up: compared. Not of
+  // an all_to_all.
+  std::uint64_t purpose = 0;
   std::span<const ByteView> inputs = {};
   std::span<const ByteSpan> outputs = {};
 };

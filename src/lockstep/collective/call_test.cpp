@@ -123,6 +123,10 @@ TEST(Call, WhatMustBeTheSameOnAllRanksIsInTheFingerprint) {
   EXPECT_NE(fingerprint_of(first, 1, 2), fingerprint_of(second, 1, 2)) << "same total, other sizes";
   EXPECT_NE(fingerprint_of(first, 1, 2), fingerprint_of(first, 2, 2));
   EXPECT_EQ(fingerprint_of(first, 1, 2).count, 6U);
+  Call another = first;
+  another.purpose = 7;
+  EXPECT_NE(fingerprint_of(first, 1, 2), fingerprint_of(another, 1, 2));
+  EXPECT_EQ(fingerprint_of(another, 1, 2), fingerprint_of(another, 1, 2));
   // A root's sizes are known to the root alone.
   const std::vector<ByteSpan> three = {bytes(8), bytes(8), bytes(8)};
   const std::vector<ByteView> in = {bytes(8)};

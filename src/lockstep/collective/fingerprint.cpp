@@ -27,7 +27,8 @@ std::string first_difference(const Fingerprint& a, const Fingerprint& b) {
   if (a.count != b.count) return cat("number of elements: ", a.count, " and ", b.count);
   if (a.reduce_op != b.reduce_op) return "reduce op";
   if (a.root != b.root) return "root";
-  return "sizes per rank";
+  const bool has_parts = a.kind == OpKind::kAllGather || a.kind == OpKind::kReduceScatter || !has_count(a);
+  return has_parts ? "sizes per rank" : "sizes of the buffers, or what they are for";
 }
 
 }  // namespace

@@ -36,9 +36,10 @@ bool reduces(OpKind kind);
 struct Fingerprint {
   std::uint64_t group = 0;  // hash of the group's name, members and epoch
   std::uint64_t sequence = 0;
-  std::uint64_t count = 0;   // elements per rank; of the whole where ranks have different numbers
-  std::uint64_t detail = 0;  // a hash of what is left: uneven sizes, the number of coalesced buffers
-  std::int32_t root = -1;    // -1 for operations without one
+  std::uint64_t count = 0;  // elements per rank; of the whole where ranks have different numbers
+  std::uint64_t detail =
+      0;                   // a hash of what is left: uneven sizes, the number of coalesced buffers, a purpose
+  std::int32_t root = -1;  // -1 for operations without one
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kUint8;
   ReduceOp reduce_op = ReduceOp::kSum;

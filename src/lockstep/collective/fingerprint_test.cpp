@@ -53,7 +53,7 @@ TEST(Fingerprint, EveryDifferenceIsADesyncThatNamesBothSides) {
       {"number of elements", [](Fingerprint& f) { ++f.count; }},
       {"reduce op", [](Fingerprint& f) { f.reduce_op = ReduceOp::kMax; }},
       {"root", [](Fingerprint& f) { f.root = 0; }},
-      {"sizes per rank", [](Fingerprint& f) { f.detail = 1; }},
+      {"sizes of the buffers, or what they are for", [](Fingerprint& f) { f.detail = 1; }},
   };
   for (const Case& c : kCases) {
     Fingerprint theirs = own;

@@ -1,22 +1,33 @@
 #include "lockstep/tensor/collectives.h"
 
 #include "lockstep/tensor/operation.h"
+#include "lockstep/tensor/purpose.h"
 #include "lockstep/tensor/sparse.h"
 #include "lockstep/tensor/watched.h"
 
 namespace lockstep::tensor {
 
 WorkHandle broadcast(const at::Tensor& tensor, const FromRootOptions& options) {
+  return broadcast_for(0, tensor, options);
+}
+
+WorkHandle broadcast_for(std::uint64_t purpose, const at::Tensor& tensor, const FromRootOptions& options) {
   Operation op("broadcast", options.group);
   if (!op.member()) return {};
+  op.set_purpose(purpose);
   const int root = op.root({.name = "src", .global = options.src, .group = options.group_src});
   op.in_place(tensor, {"tensor"});
   return op.issue(OpKind::kBroadcast, root, {options.async_op, options.timeout});
 }
 
 WorkHandle all_reduce(const at::Tensor& tensor, const ReduceOptions& options) {
+  return all_reduce_for(0, tensor, options);
+}
+
+WorkHandle all_reduce_for(std::uint64_t purpose, const at::Tensor& tensor, const ReduceOptions& options) {
   Operation op("all_reduce", options.group);
   if (!op.member()) return {};
+  op.set_purpose(purpose);
   if (tensor.defined() && tensor.is_sparse()) return all_reduce_sparse(op, tensor, options);
   op.in_place(tensor, {"tensor"});
   return op.issue(OpKind::kAllReduce, 0, options.op, {options.async_op, options.timeout});

@@ -342,7 +342,8 @@ WorkHandle Operation::issue(OpKind kind, int root, const Reduction& reduction, c
             .dtype = dtype_,
             .reduce_op = reduction.op,
             .factor = reduction.factor,
-            .root = Rank{root}};
+            .root = Rank{root},
+            .purpose = purpose_};
   const auto fill = [&](Buffers& buffers) {
     try {
       lay_out(buffers, spans);

@@ -109,6 +109,10 @@ class Operation {
   WorkHandle issue_rounds(Rounds rounds, std::shared_ptr<const void> keep, const at::Tensor& written,
                           const Issue& how);
 
+  // As Call::purpose: of what is issued after this.
+  void set_purpose(std::uint64_t purpose) { purpose_ = purpose; }
+  std::uint64_t purpose() const { return purpose_; }
+
   // Whether all that debugging can check is checked.
   bool in_detail() const { return state_->watch()->level() == DebugLevel::kDetail; }
   // Whether all ranks' results of such an operation are to be compared.
@@ -153,6 +157,7 @@ class Operation {
   c10::SmallVector<Entry, 2> entries_;
   DType dtype_ = DType::kUint8;
   c10::DeviceType device_ = c10::DeviceType::CPU;
+  std::uint64_t purpose_ = 0;
 };
 
 // Nothing for a type that does not travel.
