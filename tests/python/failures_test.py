@@ -21,20 +21,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ErrorType
 
 import lockstep_torch
-from worlds import World, free_port
+from worlds import World, error_of, free_port
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 SOON = datetime.timedelta(milliseconds=300)
-
-
-def error_of(call):
-    """The class and the text of what a call raises."""
-    try:
-        call()
-    except Exception as error:
-        return type(error), str(error)
-    raise AssertionError("nothing was raised")
 
 
 def a_rank_dies(rank, size):

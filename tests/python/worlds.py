@@ -44,6 +44,15 @@ def spawned(rank, size, port):
     dist.destroy_process_group()
 
 
+def error_of(call):
+    """The class and the text of what a call raises."""
+    try:
+        call()
+    except Exception as error:
+        return type(error), str(error)
+    raise AssertionError("nothing was raised")
+
+
 class World:
     """Runs a function in so many processes that have a default group; gives what each returns, by rank."""
 
