@@ -250,6 +250,40 @@ TEST(Collectives, SumSparseTensorsInRankOrder) {
   });
 }
 
+// As what stands for the gradient of an embedding that a rank has not used.
+TEST(Collectives, SumSparseTensorsOfWhichSomeHaveNoElements) {
+  on_worlds([](int rank, int size) {
+    const auto some = [] { return at::full({4, 3, 2}, 1.5F).to_sparse(1); };
+    const auto none = [](std::int64_t sparse_dims) { return at::zeros({4, 3, 2}).to_sparse(sparse_dims); };
+    const auto sum_is = [&](const at::Tensor& tensor, std::int64_t sparse_dims, float each) {
+      all_reduce(tensor);
+      EXPECT_TRUE(tensor.is_coalesced());
+      EXPECT_EQ(tensor.sparse_dim(), sparse_dims);
+      EXPECT_EQ(tensor.dense_dim(), 3 - sparse_dims);
+      expect_same(tensor.to_dense(), at::full({4, 3, 2}, each));
+    };
+    const bool first = rank == 0;
+    const bool last = rank == size - 1;
+    if (size > 1) {
+      sum_is(first ? none(3) : some(), 1, 1.5F * static_cast<float>(size - 1));
+      sum_is(last ? none(2) : some(), 1, 1.5F * static_cast<float>(size - 1));
+      sum_is(last ? some() : none(1 + rank % 3), 1, 1.5F);
+      sum_is(first ? some() : none(3), 1, 1.5F);
+    }
+    sum_is(none(1 + rank % 3), 1, 0);  // all of them: as the first rank's
+
+    const at::Tensor later = first ? some() : none(3);
+    all_reduce(later, {.async_op = true}).wait();
+    EXPECT_EQ(later.sparse_dim(), 1);
+    barrier();
+    if (size < 3) return;
+    // Those that have elements do not fit each other.
+    const at::Tensor other = first ? none(2) : at::ones({4, 3, 2}).to_sparse(last ? 3 : 1);
+    expect_error<Desync>([&] { all_reduce(other); }, {last ? "rank 1 has" : cat("rank ", size - 1, " has"),
+                                                      "a sparse tensor of another shape or type"});
+  });
+}
+
 TEST(Collectives, AreAsynchronousIfAsked) {
   run_world(3, [](int rank) {
     std::vector<WorkHandle> works;

@@ -5,6 +5,7 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
@@ -18,16 +19,17 @@ namespace {
 
 constexpr std::size_t kMaxDims = 8;
 
-// What a rank says of its tensor; all but `count` must be equal on all ranks.
+// What a rank says of its tensor; all but `count` must be equal on all ranks. But one without elements fits
+// whatever sparse dimensions the others have.
 struct Shape {
   std::int64_t count = 0;  // of elements that it has
   std::int64_t sparse_dims = 0;
   std::int64_t dims = 0;
   std::int64_t type = 0;
   std::array<std::int64_t, kMaxDims> sizes = {};
-  bool fits(const Shape& other) const {
-    return sparse_dims == other.sparse_dims && dims == other.dims && type == other.type &&
-           sizes == other.sizes;
+  bool fits(const Shape& result) const {
+    return (count == 0 || sparse_dims == result.sparse_dims) && dims == result.dims && type == result.type &&
+           sizes == result.sizes;
   }
 };
 constexpr std::int64_t kWords = sizeof(Shape) / sizeof(std::int64_t);
@@ -39,6 +41,13 @@ Shape shape_of(const at::Tensor& tensor) {
               .type = static_cast<std::int64_t>(tensor.scalar_type())};
   for (std::int64_t d = 0; d < tensor.dim(); ++d) shape.sizes[static_cast<std::size_t>(d)] = tensor.size(d);
   return shape;
+}
+
+// The result's: those of the first rank that has elements, or of the first rank.
+std::int64_t sparse_dims_of_all(const std::vector<Shape>& shapes) {
+  const auto first =
+      std::find_if(shapes.begin(), shapes.end(), [](const Shape& shape) { return shape.count > 0; });
+  return (first == shapes.end() ? shapes.front() : *first).sparse_dims;
 }
 
 // A tensor for each rank's elements of `like`, along dimension `dim`.
@@ -106,13 +115,16 @@ class SparseSum {
     const at::Tensor words = all_words_.cpu();
     shapes_.resize(ranks_.size());
     std::memcpy(shapes_.data(), words.const_data_ptr(), shapes_.size() * sizeof(Shape));
+    Shape result = shape_;
+    if (shape_.count == 0) result.sparse_dims = sparse_dims_of_all(shapes_);
     for (std::size_t r = 0; r < shapes_.size(); ++r) {
-      if (shapes_[r].fits(shape_)) continue;
+      if (shapes_[r].fits(result)) continue;
       const Rank peer{ranks_[r]};
       return Status::invalid(
           cat("rank ", at_, ": ", call_, ": rank ", peer, " has a sparse tensor of another shape or type."),
           {.failure = Failure::kDesync, .peer = peer, .op = call_});
     }
+    if (result.sparse_dims != shape_.sparse_dims) lay_out_anew(result.sparse_dims);
     all_indices_ = rooms(indices_, 1, shapes_);
     return gather(indices_, all_indices_);
   }
@@ -147,6 +159,13 @@ class SparseSum {
   static ByteSpan writable_bytes(const at::Tensor& tensor) {
     return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
   }
+  // A tensor without elements.
+  void lay_out_anew(std::int64_t sparse_dims) {
+    std::vector<std::int64_t> sizes = target_.sizes().slice(static_cast<std::size_t>(sparse_dims)).vec();
+    sizes.insert(sizes.begin(), 0);
+    indices_ = at::empty({sparse_dims, 0}, indices_.options());
+    values_ = at::empty(sizes, values_.options());
+  }
   // In rank order.
   void add_up() {
     for (std::size_t r = 0; r < shapes_.size(); ++r) {
@@ -159,8 +178,8 @@ class SparseSum {
 
   const at::Tensor target_;
   const at::Tensor own_;
-  const at::Tensor indices_;
-  const at::Tensor values_;
+  at::Tensor indices_;
+  at::Tensor values_;
   const Shape shape_;
   const std::vector<int> ranks_;  // global
   const Rank at_;
