@@ -240,6 +240,32 @@ TEST(Faults, ABufferThatHasAnotherShapeOnOneRankIsNamedThere) {
   });
 }
 
+// Rank 0 runs the first of two models that look the same, and rank 1 the second.
+template <typename Make, typename Input>
+void expect_told_apart(int rank, const Make& make, const Input& input,
+                       const std::vector<std::string>& words) {
+  const ProcessGroup group = tensor::new_group({0, 1});
+  DistributedDataParallel one(make(), {.process_group = group});
+  DistributedDataParallel other(make(), {.process_group = group});
+  for (auto* model : {&one, &other}) (*model)(input).sum().backward();
+  expect_error<Desync>([&] { (rank == 0 ? one : other)(input).sum().backward(); }, words);
+}
+
+TEST(Faults, ModelsOfOneShapeThatRanksReachInAnotherOrderAreToldApart) {
+  run_world(2, [](int rank) {
+    const auto dense = [] { return std::make_shared<Two>(); };
+    expect_told_apart(rank, dense, ones(), {"the sizes of the buffers, or what they are for"});
+    const auto sparse = [] { return nn::Embedding(nn::EmbeddingOptions(4, 2).sparse(true)); };
+    expect_told_apart(rank, sparse, torch::tensor({1, 2}), {"rank 0 is in", "rank 1 is in"});
+    const auto with_buffer = [] {
+      auto net = std::make_shared<Two>();
+      net->register_buffer("mean", torch::zeros({2}));
+      return net;
+    };
+    expect_told_apart(rank, with_buffer, ones(), {"rank 1 is in broadcast", "what they are for"});
+  });
+}
+
 TEST(Faults, ANeedlessSearchIsWarnedAboutOnce) {
   run_world(2, [](int) {
     DistributedDataParallel model(std::make_shared<Two>(), {.find_unused_parameters = true});

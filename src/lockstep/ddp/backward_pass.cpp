@@ -8,8 +8,8 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/failure.h"
-#include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/groups.h"
+#include "lockstep/tensor/purpose.h"
 
 namespace lockstep::ddp {
 
@@ -250,13 +250,14 @@ void BackwardPass::launch(std::size_t bucket) {
   skipped_[bucket] = may_skip(bucket);
   if (!skipped_[bucket]) {
     tell(PassPhase::kLaunched, bucket);
-    parts_.gradients.bucket(bucket).set_group(parts_.group);
+    parts_.gradients.bucket(bucket).set_group(parts_.group, parts_.purpose.of_bucket(bucket));
     works_[bucket] = parts_.hook->reduce(parts_.gradients.bucket(bucket));
   }
   if (bucket + 1 < works_.size()) return;
   map_ = parts_.used.local_map();
   if (!map_.defined()) return;
-  map_work_ = tensor::all_reduce(map_, {.op = ReduceOp::kMax, .group = parts_.group, .async_op = true});
+  map_work_ = tensor::all_reduce_for(parts_.purpose.of_used_parameters(), map_,
+                                     {.op = ReduceOp::kMax, .group = parts_.group, .async_op = true});
 }
 
 void BackwardPass::settle(std::size_t bucket) {

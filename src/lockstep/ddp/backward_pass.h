@@ -24,6 +24,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/gradients.h"
+#include "lockstep/ddp/model_purpose.h"
 #include "lockstep/ddp/observer.h"
 #include "lockstep/ddp/used_parameters.h"
 #include "lockstep/tensor/process_group.h"
@@ -43,6 +44,7 @@ struct PassParts {
   CommHookPtr hook;  // shared: another may be registered before backward runs
   UsedParameters& used;
   const tensor::ProcessGroup& group;
+  ModelPurpose purpose;
   const PassObserver& observer;  // may be empty
   Handing handing = Handing::kAlias;
   Copying copying = Copying::kAtOnce;

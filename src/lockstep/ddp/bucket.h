@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/collective/copy_choice.h"
@@ -34,6 +35,8 @@ class GradBucket {
   void set_buffer(const at::Tensor& buffer) { buffer_ = buffer; }
   // The model's group, whose mean the gradients are to become.
   const tensor::ProcessGroup& group() const { return group_; }
+  // What the default hook says its reduction is for, so that ranks in the passes of different models hear it.
+  std::uint64_t purpose() const { return purpose_; }
   // By place: views of the buffer, and the parameters that they belong to.
   std::vector<at::Tensor> gradients() const;
   const std::vector<at::Tensor>& parameters() const { return locals_; }
@@ -41,7 +44,10 @@ class GradBucket {
   // Internal, for BackwardPass.
   bool sparse() const { return sparse_; }
   void set_last(bool last) { last_ = last; }
-  void set_group(const tensor::ProcessGroup& group) { group_ = group; }
+  void set_group(const tensor::ProcessGroup& group, std::uint64_t purpose) {
+    group_ = group;
+    purpose_ = purpose;
+  }
   const at::Tensor& view(std::size_t place) const { return views_[place]; }
   // Copies a gradient of the view's shape and type to its place, as `choice` says.
   void fill(std::size_t place, const at::Tensor& gradient, collective::CopyChoice& choice) const;
@@ -60,6 +66,7 @@ class GradBucket {
   bool sparse_;
   bool last_ = false;
   tensor::ProcessGroup group_;
+  std::uint64_t purpose_ = 0;
   at::Tensor home_;  // undefined for a sparse gradient
   at::Tensor buffer_;
   std::vector<at::Tensor> views_;

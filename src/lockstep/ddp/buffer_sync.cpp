@@ -43,35 +43,38 @@ std::string BufferSync::what_has_changed(const NamedTensors& all) const {
   return base::join(changes, "; ");
 }
 
-void BufferSync::broadcast(const NamedTensors& all, const tensor::ProcessGroup& group) {
+void BufferSync::broadcast(const NamedTensors& all, const tensor::ProcessGroup& group,
+                           std::uint64_t purpose) {
   const std::string changes = what_has_changed(all);
   try {
-    broadcast_from_first(all, group);
+    broadcast_from_first(all, group, purpose);
   } catch (const tensor::Desync& error) {
     const Rank at{tensor::get_rank()};
     const std::string here = changes.empty() ? "are as they were" : cat("have changed: ", changes);
-    throw tensor::Desync(
-        error.status().with_prefix(
-            cat("the buffers of the module have other sizes on other ranks; those of rank ", at, ' ', here)),
-        at);
+    throw tensor::Desync(error.status().with_prefix(
+                             cat("the buffers of the module have other sizes on other ranks",
+                                 changes.empty() ? ", or these are in the forward of another model" : "",
+                                 "; those of rank ", at, ' ', here)),
+                         at);
   }
   if (changes.empty()) return;
   sizes_.clear();
   for (const auto& [name, buffer] : all) sizes_.emplace(name, buffer.sizes().vec());
 }
 
-void BufferSync::at_construction(const tensor::ProcessGroup& group) {
+void BufferSync::at_construction(const tensor::ProcessGroup& group, std::uint64_t purpose) {
   if (options_.forward_sync_buffers && options_.broadcast_buffers)
     kLog.warn("forward_sync_buffers and broadcast_buffers are both given; broadcast_buffers is ignored.");
-  if (options_.init_sync && shares_buffers(options_)) broadcast(buffers(), group);
+  if (options_.init_sync && shares_buffers(options_)) broadcast(buffers(), group, purpose);
 }
 
-void BufferSync::around_forward(BufferHookLocation where, const tensor::ProcessGroup& group) {
+void BufferSync::around_forward(BufferHookLocation where, const tensor::ProcessGroup& group,
+                                std::uint64_t purpose) {
   if (where != where_ || !on() || !module_.is_training()) return;  // in eval mode a rank may be alone
   const NamedTensors all = buffers();
   if (all.empty()) return;
   if (hook_) return hook_(all);
-  broadcast(all, group);
+  broadcast(all, group, purpose);
 }
 
 }  // namespace lockstep::ddp

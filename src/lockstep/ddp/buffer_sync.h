@@ -29,13 +29,14 @@ class BufferSync {
 
   void set_hook(BufferHook hook, BufferHookLocation where);
   bool on() const { return syncs_buffers(options_); }
-  void at_construction(const tensor::ProcessGroup& group);
+  // `purpose`: ModelPurpose::of_buffers().
+  void at_construction(const tensor::ProcessGroup& group, std::uint64_t purpose);
   // Desync where buffers have other sizes on another rank: it names those that have others here than before.
-  void around_forward(BufferHookLocation where, const tensor::ProcessGroup& group);
+  void around_forward(BufferHookLocation where, const tensor::ProcessGroup& group, std::uint64_t purpose);
 
  private:
   NamedTensors buffers() const;
-  void broadcast(const NamedTensors& all, const tensor::ProcessGroup& group);
+  void broadcast(const NamedTensors& all, const tensor::ProcessGroup& group, std::uint64_t purpose);
   // In words; "" if all have the sizes that they had when they were last sent.
   std::string what_has_changed(const NamedTensors& all) const;
 

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/options.h"
-#include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/purpose.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -19,8 +19,9 @@ class AllReduceHook final : public CommHook {
     const at::Tensor buffer = bucket.buffer();
     const tensor::ProcessGroup& group = group_ ? *group_ : bucket.group();
     if (!buffer.is_sparse())
-      return {tensor::all_reduce(buffer, {.op = ReduceOp::kAvg, .group = group, .async_op = true})};
-    return {tensor::all_reduce(buffer, {.group = group, .async_op = true}),
+      return {tensor::all_reduce_for(bucket.purpose(), buffer,
+                                     {.op = ReduceOp::kAvg, .group = group, .async_op = true})};
+    return {tensor::all_reduce_for(bucket.purpose(), buffer, {.group = group, .async_op = true}),
             [buffer, size = group.size()] { buffer.div_(size); }};
   }
   std::string name() const override { return "all_reduce"; }

@@ -71,6 +71,7 @@ void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
   // A rank that is new to the group begins like this too: one plan, and one idea of what is used.
   running_.forget_forwards();
   group_ = group;
+  purpose_ = ModelPurpose(gradients_);
   used_ = used_parameters_for(options_, gradients_);
   rebuilding_ = {};
   if (attached_) gradients_.lay_out(first_plan());
@@ -90,7 +91,7 @@ void DataParallel::begin_forward() {
   check_last_pass();
   check_unchanged();
   if (rebuilding_.order) rebuild();
-  buffers_.around_forward(BufferHookLocation::kPreForward, group_);
+  buffers_.around_forward(BufferHookLocation::kPreForward, group_, purpose_.of_buffers());
   watch_.begin_pass();
 }
 
@@ -100,6 +101,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::t
                         .hook = hook_,
                         .used = *used_,
                         .group = group_,
+                        .purpose = purpose_,
                         .observer = watch_.observer(),
                         .handing = options_.gradient_as_bucket_view ? Handing::kAlias : Handing::kCopy,
                         .copying = options_.batched_grad_copy ? Copying::kWithItsBucket : Copying::kAtOnce,
@@ -113,7 +115,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::t
                                               ", which is not looked into. Return tensors, or specialise "
                                               "lockstep::ddp::OutputTensors for that type.")));
   }
-  buffers_.around_forward(BufferHookLocation::kPostForward, group_);
+  buffers_.around_forward(BufferHookLocation::kPostForward, group_, purpose_.of_buffers());
   if (unregistered_.has_inputs()) unregistered_.look(outputs, module_->parameters(), gradients_);
   running_.begin(parts, used_->expect(outputs), outputs,
                  module_->is_training() ? RunningPass::Mode::kTraining : RunningPass::Mode::kEvaluation);

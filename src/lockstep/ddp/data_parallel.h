@@ -113,6 +113,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   tensor::ProcessGroup group_;
   const ParameterSnapshot snapshot_;  // of the parameters that need gradients
   Gradients gradients_;
+  ModelPurpose purpose_;
   std::unique_ptr<UsedParameters> used_;
   CommHookPtr hook_;
   bool own_hook_ = true;

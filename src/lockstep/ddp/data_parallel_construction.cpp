@@ -77,7 +77,10 @@ std::shared_ptr<DataParallel> DataParallel::make(std::unique_ptr<ModuleView> mod
     end_group_of_failed(group);
     throw;
   }
-  if (options.init_sync) check_same_on_all_ranks(prepared.parts, group);
+  if (options.init_sync) {
+    prepared.made->purpose_ =
+        ModelPurpose(prepared.made->gradients_, check_same_on_all_ranks(prepared.parts, group));
+  }
   try {
     prepared.made->start(prepared.parts);
   } catch (...) {
@@ -94,6 +97,7 @@ DataParallel::DataParallel(std::unique_ptr<ModuleView> module, const DataParalle
       group_(options.process_group),
       snapshot_(parameters),
       gradients_(parameters, options, module_->sparse_parameters()),
+      purpose_(gradients_),
       used_(used_parameters_for(options, gradients_)),
       hook_(all_reduce_hook()),
       buffers_(*module_, options_),
@@ -104,8 +108,8 @@ DataParallel::DataParallel(std::unique_ptr<ModuleView> module, const DataParalle
 
 void DataParallel::start(const ModelParts& parts) {
   running_.belong_to({shared_from_this(), &running_});
-  if (options_.init_sync) broadcast_from_first(parts.parameters, group_);
-  buffers_.at_construction(group_);
+  if (options_.init_sync) broadcast_from_first(parts.parameters, group_, 0);
+  buffers_.at_construction(group_, purpose_.of_buffers());
   if (group_.size() > 1) attach();
   kLog.info(introduction());
 }

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <unordered_map>
@@ -12,10 +13,10 @@
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/object/fields.h"
-#include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/objects.h"
+#include "lockstep/tensor/purpose.h"
 
 namespace lockstep::ddp {
 
@@ -31,9 +32,10 @@ struct ModelFacts {
   std::vector<TensorFacts> buffers;
   std::vector<TensorFacts> gradients;
   std::string settings;
-  std::string refusal;  // empty, or all that the rank has to say
+  std::string refusal;      // empty, or all that the rank has to say
+  std::int64_t number = 0;  // of the models of its process
 };
-LOCKSTEP_OBJECT(ModelFacts, parameters, buffers, gradients, settings, refusal)
+LOCKSTEP_OBJECT(ModelFacts, parameters, buffers, gradients, settings, refusal, number)
 
 namespace {
 
@@ -127,15 +129,15 @@ class Flat {
 };
 
 void broadcast_chunk(const std::vector<at::Tensor>& tensors, std::size_t bytes,
-                     const tensor::ProcessGroup& group) {
+                     const tensor::ProcessGroup& group, std::uint64_t purpose) {
   if (bytes == 0) return;
   if (tensors.size() == 1 && tensors.front().is_contiguous()) {
-    tensor::broadcast(tensors.front().variable_data(), {.group_src = 0, .group = group});
+    tensor::broadcast_for(purpose, tensors.front().variable_data(), {.group_src = 0, .group = group});
     return;
   }
   const Flat flat(tensors, bytes);
   if (group.rank() == 0) flat.pack();
-  tensor::broadcast(flat.buffer(), {.group_src = 0, .group = group});
+  tensor::broadcast_for(purpose, flat.buffer(), {.group_src = 0, .group = group});
   if (group.rank() != 0) flat.unpack();
 }
 
@@ -151,12 +153,14 @@ NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string
   return tensors;
 }
 
-void check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group) {
+std::int64_t check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group) {
+  static std::atomic<std::int64_t> models = 0;
   ModelFacts facts{.parameters = facts_of(own.parameters, " that needs no gradient"),
                    .buffers = facts_of(own.buffers, ""),
                    .gradients = {},
                    .settings = own.settings,
-                   .refusal = {}};
+                   .refusal = {},
+                   .number = ++models};
   for (const auto& [name, plan] : own.gradients) facts.gradients.push_back({name, plan});
   std::vector<ModelFacts> all;
   tensor::all_gather_object(all, facts, {.group = group});
@@ -173,6 +177,7 @@ void check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& 
       refuse_for(rank_of(r), cat("the models differ: rank ", rank_of(r), ' ', found,
                                  ". Wrap the same module with the same options on all ranks."));
   }
+  return all.front().number;
 }
 
 void tell_refusal(std::string_view why, const tensor::ProcessGroup& group) {
@@ -229,7 +234,8 @@ std::vector<std::size_t> OrderOfFirst::get() const {
   return numbers;
 }
 
-void broadcast_from_first(const NamedTensors& tensors, const tensor::ProcessGroup& group) {
+void broadcast_from_first(const NamedTensors& tensors, const tensor::ProcessGroup& group,
+                          std::uint64_t purpose) {
   if (group.size() < 2) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> chunk;
@@ -237,14 +243,14 @@ void broadcast_from_first(const NamedTensors& tensors, const tensor::ProcessGrou
   for (const auto& [name, tensor] : tensors) {
     const std::size_t more = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
     if (bytes + more > kChunk) {
-      broadcast_chunk(chunk, bytes, group);
+      broadcast_chunk(chunk, bytes, group, purpose);
       chunk.clear();
       bytes = 0;
     }
     chunk.push_back(tensor);
     bytes += more;
   }
-  broadcast_chunk(chunk, bytes, group);
+  broadcast_chunk(chunk, bytes, group, purpose);
 }
 
 }  // namespace lockstep::ddp

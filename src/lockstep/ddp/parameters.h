@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,9 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // Each tensor once, under its first name, without those that are ignored: sorted names.
 NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string>& ignored);
 
+// Why a tensor cannot become rank 0's, and what to do, in words behind its name; "" if it can.
+std::string why_not_shared(const at::Tensor& tensor);
+
 // What all ranks must have in common.
 struct ModelParts {
   NamedTensors parameters;
@@ -32,7 +36,8 @@ struct ModelParts {
 // Throws on every rank, with the first difference to rank 0 that any rank has: a parameter or buffer more or
 // less, or one of another name, shape, strides, type or requires_grad; a gradient that is planned otherwise;
 // or settings that differ. Before that, with what another rank has refused.
-void check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group);
+// Gives a number that is this model's alone among all that were compared in the group, the same on all ranks.
+std::int64_t check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group);
 // Instead of it, on a rank that refuses: the others throw, with its reason. Waits for them, and does not
 // throw, whatever they do.
 void tell_refusal(std::string_view why, const tensor::ProcessGroup& group);
@@ -70,7 +75,9 @@ class OrderOfFirst {
 };
 
 // Rank 0's values, on every rank. Many tensors are one operation, of some MiB at a time. Version counters
-// stay as they are: what autograd has saved is not taken for changed, as in torch.
-void broadcast_from_first(const NamedTensors& tensors, const tensor::ProcessGroup& group);
+// stay as they are: what autograd has saved is not taken for changed, as in torch. `purpose`:
+// tensor/purpose.h.
+void broadcast_from_first(const NamedTensors& tensors, const tensor::ProcessGroup& group,
+                          std::uint64_t purpose);
 
 }  // namespace lockstep::ddp

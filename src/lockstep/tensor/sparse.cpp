@@ -73,6 +73,7 @@ class SparseSum {
         ranks_(op.state()->ranks()),
         at_(op.state()->global_rank()),
         call_(op.call()),
+        purpose_(op.purpose()),
         comparison_(*op.state(), op.call(), sequence) {}
 
   const at::Tensor& values() const { return values_; }
@@ -153,6 +154,7 @@ class SparseSum {
     for (const at::Tensor& output : outputs) outputs_.push_back(writable_bytes(output));
     return {.kind = OpKind::kAllGather,
             .dtype = *dtype_of(input.scalar_type()),
+            .purpose = purpose_,
             .inputs = {&input_, 1},
             .outputs = outputs_};
   }
@@ -184,6 +186,7 @@ class SparseSum {
   const std::vector<int> ranks_;  // global
   const Rank at_;
   const char* const call_;
+  const std::uint64_t purpose_;
   const at::ThreadLocalState here_;
   Comparison comparison_;
   bool compares_ = false;
