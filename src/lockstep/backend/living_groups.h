@@ -4,17 +4,14 @@
 // Thread safety: any thread.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 
 namespace lockstep::backend {
 
-// A Group has an id() that no other one has.
 template <typename Group>
 class LivingGroups {
  public:
@@ -31,10 +28,10 @@ class LivingGroups {
     users_.erase(found);
   }
   // Calls `use` with every group, one after the other, with no lock held: others may come and go meanwhile.
-  // An error ends it.
+  // An error ends it. Takes no memory of its own.
   Status for_each(const std::function<Status(Group&)>& use) {
-    std::set<std::uint64_t> used;
-    while (Group* const group = hold_next(used)) {
+    Group* group = nullptr;
+    while ((group = hold_next(group)) != nullptr) {
       const Status status = use(*group);
       let_go(group);
       LOCKSTEP_TRY(status);
@@ -43,14 +40,13 @@ class LivingGroups {
   }
 
  private:
-  Group* hold_next(std::set<std::uint64_t>& used) {
+  // By their addresses; nullptr stands before the first and behind the last.
+  Group* hold_next(Group* last) {
     const MutexLock lock(mutex_);
-    for (auto& [group, users] : users_) {
-      if (!used.insert(group->id()).second) continue;
-      ++users;
-      return group;
-    }
-    return nullptr;
+    const auto next = users_.upper_bound(last);
+    if (next == users_.end()) return nullptr;
+    ++next->second;
+    return next->first;
   }
   void let_go(Group* group) {
     const MutexLock lock(mutex_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 
 #include "lockstep/backend/members.h"
 #include "lockstep/base/fork_guard.h"
@@ -22,6 +23,9 @@ constexpr Duration kLinkSpin = 50us;
 
 // What a window of a chain between hosts is worth of staging on one: at the end of each the wire is idle.
 constexpr std::uint64_t kChainWindows = 4;
+
+// To say why messages have ended: with the reserve of memory, and without it.
+constexpr int kTellings = 2;
 
 }  // namespace
 
@@ -104,8 +108,19 @@ void Facilities::forget(std::uint64_t group) {
 }
 
 void Facilities::lose_messages(const Status& why, std::optional<Rank> peer) {
-  const Status lost = why.with_prefix(cat("rank ", rank(), ": its messages have ended: "))
-                          .with_cause({.failure = why.failure(), .rank = rank(), .peer = rank()});
+  const auto says_who = [&] {
+    return why.with_prefix(cat("rank ", rank(), ": its messages have ended: "))
+        .with_cause({.failure = why.failure(), .rank = rank(), .peer = rank()});
+  };
+  Status lost = why;  // that there is no memory may be what has ended them
+  for (int attempt = 0; attempt < kTellings; ++attempt) {
+    try {
+      lost = says_who();
+      break;
+    } catch (const std::bad_alloc&) {
+      reserve_.let_go();
+    }
+  }
   (void)groups_.for_each([&](NativeGroup& group) {
     if (!peer || group.has_member(*peer)) group.fail_from_outside(lost);
     return Status();

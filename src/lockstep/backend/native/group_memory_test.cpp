@@ -102,6 +102,18 @@ TEST(GroupMemory, WhoHasNoneToSayThatAGroupHasEndedSaysItWhenThereIsSome) {
   }
 }
 
+TEST(GroupMemory, WhoHasNoneWhenItsMessagesEndFailsItsGroups) {
+  for (const int first : {1, 2}) {
+    EXPECT_OK(testing::ProcessWorld{2}.run([&](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, first);
+      ASSERT_TRUE(world);
+      const Status why = Status::internal("out of memory", {.failure = Failure::kNoMemory});
+      is_told_later(*world,
+                    [&why](Backend& group) { dynamic_cast<NativeGroup&>(group).fail_from_outside(why); });
+    }));
+  }
+}
+
 TEST(GroupMemory, WhoDestroysAGroupNeedsNone) {
   for (const int first : {1, 2}) {
     EXPECT_OK(testing::ProcessWorld{2}.run([&](const SpawnedRank& rank) {

@@ -245,6 +245,11 @@ Status NativeGroup::fail_without_memory(std::string_view op, std::uint64_t seque
   return told;
 }
 
+void NativeGroup::fail_from_outside(const Status& why) {
+  if (!parts_.communicator) return;
+  if (!insist([&] { parts_.communicator->fail_from_outside(why); })) keep_untold();
+}
+
 void NativeGroup::keep_untold() {
   untold_ = parts_.communicator != nullptr;
   queue_.fail(no_memory_);

@@ -74,10 +74,9 @@ class NativeGroup final : public Backend, public Counting, public RoundStarter {
   Counters counters() const override;
   std::uint64_t id() const { return parts_.id; }
   bool has_member(Rank rank) const { return std::ranges::find(who_.members(), rank) != who_.members().end(); }
-  // Members on this host hear it at once, those on others with their next operation. Does not wait.
-  void fail_from_outside(const Status& why) {
-    if (parts_.communicator) parts_.communicator->fail_from_outside(why);
-  }
+  // Members on this host hear it at once, those on others with their next operation. Does not wait, and does
+  // not throw for want of memory.
+  void fail_from_outside(const Status& why);
   // As abort(); afterwards no operation of the group touches memory. kTimeout if messages do not end.
   Status end(const Status& why, const Deadline& deadline);
   // What its destructor does, which does the rest of it: this rank takes part in nothing any more, and what
