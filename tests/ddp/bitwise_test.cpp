@@ -27,14 +27,16 @@ using testing::Clear;
 using testing::train_beside_one_process;
 using testing::Training;
 
-constexpr const char* kNets[] = {"mlp", "cnn", "lstm", "embedding", "gpt", "branches", "mixed"};
+constexpr const char* kNets[] = {"mlp",  "cnn", "lstm", "embedding", "gpt", "branches", "sparse_branches",
+                                 "mixed"};
+bool leaves_some_unused(const std::string& net) { return net.ends_with("branches"); }
 int some_steps = 6;  // main()'s
 
 class Bitwise : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Bitwise, AsOneProcess) {
   const std::string name = GetParam();
-  const bool unused = name == "branches";
+  const bool unused = leaves_some_unused(name);
   for (const int size : {1, 2, 3, 4}) {
     tensor::run_world(size, [&](int) {
       const auto train = [&](DataParallelOptions options, Clear clear = Clear::kNone) {
@@ -52,7 +54,7 @@ TEST_P(Bitwise, AsOneProcess) {
 
 TEST_P(Bitwise, AsOneProcessWithTheOtherOptions) {
   const std::string name = GetParam();
-  const bool unused = name == "branches";
+  const bool unused = leaves_some_unused(name);
   for (const int size : {1, 2, 3, 4}) {
     tensor::run_world(size, [&](int) {
       const auto train = [&](DataParallelOptions options, int accumulated = 1) {
@@ -82,6 +84,14 @@ TEST(BitwiseSkipped, AsOneProcess) {
         ASSERT_EQ(train_beside_one_process("same_branches", {.options = searched, .clear = clear}), "");
         ASSERT_EQ(train_beside_one_process("one_branch", {.options = recorded, .clear = clear}), "");
       }
+    });
+  }
+}
+
+TEST(BitwiseStatic, SparseGradientsThatOnlySomeRanksHaveAsOneProcess) {
+  for (const int size : {1, 2, 3, 4}) {
+    tensor::run_world(size, [&](int) {
+      ASSERT_EQ(train_beside_one_process("sparse_branch_by_rank", {.options = {.static_graph = true}}), "");
     });
   }
 }
@@ -126,8 +136,8 @@ TEST(BitwiseOverTcp, AsOneProcess) {
       train("mlp", {});
       for (const char* const name : kNets) {
         const DataParallelOptions searched{.find_unused_parameters = true, .bucket_cap_mb = 0.0001};
-        const bool unused = name == std::string("branches");
-        train(name, {.options = unused ? searched : DataParallelOptions(), .steps = some_steps});
+        train(name,
+              {.options = leaves_some_unused(name) ? searched : DataParallelOptions(), .steps = some_steps});
       }
       train("lstm", {.options = {.static_graph = true, .bucket_cap_mb = 0.001}, .steps = some_steps});
       train("mlp", {.options = delaying_some_of_mlp(), .clear = Clear::kZero, .steps = some_steps});

@@ -178,6 +178,33 @@ int another_on_odd_ranks(int rank, int step) { return step % 3 == 0 ? 0 : step %
 int the_same_on_all_ranks(int /*rank*/, int step) { return step % 3; }
 int always_the_left(int /*rank*/, int /*step*/) { return 1; }
 
+int another_by_rank(int rank, int /*step*/) { return 1 + rank % 2; }
+
+class SparseBranches final : public Net {
+ public:
+  explicit SparseBranches(LeftOut left_out) : left_out_(left_out) {
+    register_module("trunk", trunk_);
+    register_module("left", left_);
+    register_module("right", right_);
+  }
+  at::Tensor forward(const Batch& batch) override {
+    const auto which = batch[1].item<std::int64_t>();
+    at::Tensor sum = trunk_(batch[0].to(at::kFloat)).square().mean();
+    if (which != 1) sum = sum + left_(batch[0]).square().mean();
+    if (which != 2) sum = sum + right_(batch[0]).square().mean();
+    return sum;
+  }
+  Batch batch(int rank, int step) const override {
+    return {words(20, {4, 3}, rank, step), torch::tensor(left_out_(rank, step))};
+  }
+
+ private:
+  const LeftOut left_out_;
+  nn::Linear trunk_{3, 2};
+  nn::Embedding left_{nn::EmbeddingOptions(20, 4).sparse(true)};
+  nn::Embedding right_{nn::EmbeddingOptions(20, 4).sparse(true)};
+};
+
 class Mixed final : public Net {
  public:
   Mixed() {
@@ -220,6 +247,8 @@ std::shared_ptr<Net> make_net(const std::string& name) {
   if (name == "branches") return std::make_shared<Branches>(another_on_odd_ranks);
   if (name == "same_branches") return std::make_shared<Branches>(the_same_on_all_ranks);
   if (name == "one_branch") return std::make_shared<Branches>(always_the_left);
+  if (name == "sparse_branches") return std::make_shared<SparseBranches>(another_on_odd_ranks);
+  if (name == "sparse_branch_by_rank") return std::make_shared<SparseBranches>(another_by_rank);
   if (name == "mixed") return std::make_shared<Mixed>();
   throw std::invalid_argument("no net is called " + name);
 }
