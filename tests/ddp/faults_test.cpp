@@ -208,12 +208,22 @@ TEST(Faults, WhatAHookGivesIsRefusedWithTheParametersAndWhatToDo) {
       return HookWork{};
     });
   };
+  const auto changing = [](const std::function<void(const at::Tensor&)>& change) {
+    return function_hook([change](GradBucket& bucket) {
+      change(bucket.buffer());
+      return HookWork{};
+    });
+  };
   run_world(2, [&](int rank) {
     const std::vector<Case> cases = {
         {giving(torch::ones({6}, at::kDouble)), {"6 elements of type Double", "Float"}},
         {giving(torch::ones({6}).to_sparse()), {"sparse buffer"}},
         {giving({}), {"undefined tensor"}},
         {bf16_compress_wrapper(giving(torch::ones({1}, at::kBFloat16))), {"1 elements of type BFloat16"}},
+        {changing([](const at::Tensor& buffer) { buffer.resize_({2}); }), {"2 elements of type Float"}},
+        {changing([](const at::Tensor& buffer) { buffer.resize_({7}); }), {"7 elements of type Float"}},
+        {changing([](const at::Tensor& buffer) { buffer.set_data(torch::ones({3})); }), {"3 elements"}},
+        {changing([](const at::Tensor& buffer) { buffer.set_data(torch::ones({6}, at::kHalf)); }), {"Half"}},
     };
     for (const Case& each : cases) {
       nn::Linear net(2, 2);

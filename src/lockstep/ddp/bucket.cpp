@@ -68,7 +68,7 @@ GradBucket::GradBucket(std::size_t index, std::vector<at::Tensor> locals, bool s
   const at::TensorOptions options = locals_.front().options().requires_grad(false);
   home_ = make_buffer(elements, options);
   home_.zero_();
-  buffer_ = home_;
+  buffer_ = home_.variable_data();
   std::int64_t at = 0;
   for (const at::Tensor& local : locals_) {
     // variable_data(): the same memory, but nothing that autograd would take for a view.
@@ -121,6 +121,12 @@ bool GradBucket::holds(std::size_t place, const at::Tensor& gradient) const {
          gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type();
 }
 
+bool GradBucket::is_at_home() const {
+  return buffer_.defined() && buffer_.layout() == at::kStrided && buffer_.sizes() == home_.sizes() &&
+         buffer_.strides() == home_.strides() && buffer_.scalar_type() == home_.scalar_type() &&
+         buffer_.const_data_ptr() == home_.const_data_ptr();
+}
+
 std::string GradBucket::settle() {
   if (sparse_) {
     const at::Tensor& local = locals_.front();
@@ -130,8 +136,8 @@ std::string GradBucket::settle() {
     return cat("the hook has given no sparse gradient of the parameter's shape and type, ",
                c10::toString(local.scalar_type()));
   }
-  if (buffer_.is_same(home_)) return {};
-  const at::Tensor given = std::exchange(buffer_, home_);
+  if (is_at_home()) return {};
+  const at::Tensor given = std::exchange(buffer_, home_.variable_data());
   if (!given.defined()) return "the hook has given an undefined tensor as the bucket's buffer";
   if (given.scalar_type() != home_.scalar_type() || given.numel() != home_.numel() ||
       given.layout() != at::kStrided) {

@@ -53,13 +53,16 @@ class GradBucket {
   void fill(std::size_t place, const at::Tensor& gradient, collective::CopyChoice& choice) const;
   // Whether `gradient` is the view itself, or the same elements of the same memory.
   bool holds(std::size_t place, const at::Tensor& gradient) const;
-  // Brings what a hook has set_buffer() home. Gives why not, if it does not fit; then nothing has changed.
+  // Brings home what a hook has set_buffer(), or made of buffer() in place. Gives why not, if it does not
+  // fit; then nothing has changed.
   std::string settle();
   // Forgets what a sparse gradient has left.
   void clear();
 
  private:
   GradBucket(std::size_t index, std::vector<at::Tensor> locals, bool sparse);
+  // Whether what a hook has left as the buffer is the bucket's own memory.
+  bool is_at_home() const;
 
   std::size_t index_;
   std::vector<at::Tensor> locals_;
@@ -67,8 +70,8 @@ class GradBucket {
   bool last_ = false;
   tensor::ProcessGroup group_;
   std::uint64_t purpose_ = 0;
-  at::Tensor home_;  // undefined for a sparse gradient
-  at::Tensor buffer_;
+  at::Tensor home_;    // undefined for a sparse gradient; given to nobody, who might resize it
+  at::Tensor buffer_;  // that memory, but for what a hook has made of it
   std::vector<at::Tensor> views_;
 };
 

@@ -2,9 +2,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/environment.h"
@@ -12,6 +17,8 @@
 
 namespace lockstep::ddp {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Large and small ones, of which some begin at odd places and one is laid out by columns.
 TEST(GradBucket, HoldsWhatItsPlacesWereFilledWithWhicheverWayWasTaken) {
@@ -33,6 +40,32 @@ TEST(GradBucket, HoldsWhatItsPlacesWereFilledWithWhicheverWayWasTaken) {
       EXPECT_TRUE(at::equal(bucket.gradients()[place], gradients[place])) << place;
     }
   }
+}
+
+TEST(GradBucket, IsItsOwnAgainWhateverAHookHasMadeOfItsBuffer) {
+  const auto alone = init_process_group({.environment = Environment{}});
+  GradBucket bucket(0, {at::empty({2}), at::empty({4})});
+  const void* const home = bucket.buffer().const_data_ptr();
+  const auto settled = [&](const std::function<void(const at::Tensor&)>& change) {
+    change(bucket.buffer());
+    const std::string wrong = bucket.settle();
+    EXPECT_EQ(bucket.buffer().sizes(), at::IntArrayRef({6}));
+    EXPECT_EQ(bucket.buffer().scalar_type(), at::kFloat);
+    EXPECT_EQ(bucket.buffer().const_data_ptr(), home);
+    EXPECT_EQ(bucket.view(1).numel(), 4);
+    return wrong;
+  };
+  EXPECT_EQ(settled([](const at::Tensor& buffer) { buffer.fill_(1); }), "");
+  EXPECT_THAT(settled([](const at::Tensor& buffer) { buffer.resize_({2}); }), HasSubstr("2 elements"));
+  EXPECT_THAT(settled([](const at::Tensor& buffer) { buffer.set_data(at::ones({3})); }), HasSubstr("3 ele"));
+  EXPECT_THAT(settled([](const at::Tensor& buffer) { buffer.set_data(at::ones({6}, at::kHalf)); }),
+              HasSubstr("Half"));
+  EXPECT_TRUE(at::equal(bucket.view(0), at::ones({2})));
+  // What fits is taken, however it was brought.
+  EXPECT_EQ(settled([](const at::Tensor& buffer) { buffer.unsqueeze_(0).mul_(2); }), "");
+  EXPECT_TRUE(at::equal(bucket.view(1), at::full({4}, 2.F)));
+  EXPECT_EQ(settled([](const at::Tensor& buffer) { buffer.set_data(at::full({3, 2}, 3.F)); }), "");
+  EXPECT_TRUE(at::equal(bucket.view(1), at::full({4}, 3.F)));
 }
 
 }  // namespace
