@@ -96,6 +96,20 @@ TEST(Faults, WhatOneRankRefusesIsThrownOnEveryRank) {
          for (const at::Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
        }},
       {{}, "there is no module", [](nn::Linear& net) { net = nullptr; }},
+      {{},
+       "the buffer \"links\" has the layout Sparse, but ranks share dense tensors; name it in "
+       "parameters_and_buffers_to_ignore",
+       [](nn::Linear& net) { net->register_buffer("links", torch::eye(2).to_sparse()); }},
+      {{},
+       "the buffer \"links\" has the layout SparseCsr",
+       [](nn::Linear& net) { net->register_buffer("links", torch::eye(2).to_sparse_csr()); }},
+      {{},
+       "the buffer \"mean\" has elements that are one place in memory, as after expand(); name it in "
+       "parameters_and_buffers_to_ignore, or clone() it",
+       [](nn::Linear& net) { net->register_buffer("mean", torch::zeros({1}).expand({3})); }},
+      {{},
+       "the parameter \"scale\" has elements that are one place",
+       [](nn::Linear& net) { net->register_parameter("scale", torch::ones({1}).expand({3})); }},
   };
   for (const int size : {2, 3}) {
     run_world(size, [&](int rank) {
@@ -218,6 +232,41 @@ TEST(Faults, GradientsOfAnotherKindOrTooLateAreNamedWithWhatToDo) {
         {at, "\"words.weight\"", "its module is an embedding with sparse = true", "sparse = false"});
     expect_error<ReductionError>([&] { late(ones()).sum().backward(); },
                                  {at, "\"first.weight\"", "whose gradient comes last"});
+  });
+}
+
+TEST(Faults, ABufferThatCanNoLongerBeSharedIsNamedOnEveryRank) {
+  run_world(2, [](int rank) {
+    const auto wrap = [](const std::shared_ptr<Two>& net, std::vector<std::string> ignored = {}) {
+      return DistributedDataParallel(net, {.process_group = tensor::new_group({0, 1}),
+                                           .parameters_and_buffers_to_ignore = std::move(ignored)});
+    };
+    const at::Tensor sparse = torch::eye(2).to_sparse();
+    const auto ignoring = std::make_shared<Two>();
+    ignoring->register_buffer("links", sparse);
+    auto model = wrap(ignoring, {"links"});
+    for (int step = 0; step < 2; ++step) model(ones()).sum().backward();
+
+    const std::pair<at::Tensor, std::string> cases[] = {
+        {sparse, "the buffer \"links\" has the layout Sparse"},
+        {torch::zeros({2, 1}).expand({2, 2}), "the buffer \"links\" has elements that are one place"},
+    };
+    for (const auto& [links, words] : cases) {
+      const auto on_all = std::make_shared<Two>();
+      const auto on_one = std::make_shared<Two>();
+      auto all = wrap(on_all);
+      auto one = wrap(on_one);
+      for (auto* const each : {&all, &one}) (*each)(ones()).sum().backward();
+      tensor::barrier();
+      on_all->register_buffer("links", links);
+      expect_error<InvalidArgument>([&] { all(ones()); }, {words});
+      if (rank == 1) {
+        on_one->register_buffer("links", links);
+        expect_error<InvalidArgument>([&] { one(ones()); }, {words});
+      } else {
+        expect_error<RemoteError>([&] { one(ones()).sum().backward(); }, {"rank 1", words});
+      }
+    }
   });
 }
 

@@ -45,6 +45,10 @@ std::string BufferSync::what_has_changed(const NamedTensors& all) const {
 
 void BufferSync::broadcast(const NamedTensors& all, const tensor::ProcessGroup& group,
                            std::uint64_t purpose) {
+  for (const auto& [name, buffer] : all) {
+    if (const std::string why = why_not_shared(buffer); !why.empty())
+      refuse(cat("the buffer ", base::quoted(name), ' ', why));
+  }
   const std::string changes = what_has_changed(all);
   try {
     broadcast_from_first(all, group, purpose);

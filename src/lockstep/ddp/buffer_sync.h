@@ -32,6 +32,7 @@ class BufferSync {
   // `purpose`: ModelPurpose::of_buffers().
   void at_construction(const tensor::ProcessGroup& group, std::uint64_t purpose);
   // Desync where buffers have other sizes on another rank: it names those that have others here than before.
+  // InvalidArgument for one that has become such as cannot be shared.
   void around_forward(BufferHookLocation where, const tensor::ProcessGroup& group, std::uint64_t purpose);
 
  private:

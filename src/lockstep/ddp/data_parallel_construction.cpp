@@ -17,13 +17,15 @@ void end_group_of_failed(const tensor::ProcessGroup& group) {
               cat("an exception in the construction of DistributedDataParallel: ", text_of_exception()));
 }
 
-void check_devices(const ModelParts& parts) {
+void check_tensors(const ModelParts& parts) {
   const auto check = [](const char* what, const NamedTensors& tensors) {
     for (const auto& [name, tensor] : tensors) {
-      if (tensor.is_cpu()) continue;
-      refuse(cat("the ", what, ' ', base::quoted(name), " is on ", tensor.device().str(),
-                 "; gradients are reduced on the CPU. Move the module there before it is wrapped: "
-                 "module->to(torch::kCPU)."));
+      if (!tensor.is_cpu())
+        refuse(cat("the ", what, ' ', base::quoted(name), " is on ", tensor.device().str(),
+                   "; gradients are reduced on the CPU. Move the module there before it is wrapped: "
+                   "module->to(torch::kCPU)."));
+      if (const std::string why = why_not_shared(tensor); !why.empty())
+        refuse(cat("the ", what, ' ', base::quoted(name), ' ', why));
     }
   };
   check("parameter", parts.parameters);
@@ -47,7 +49,7 @@ DataParallel::Prepared DataParallel::prepare(std::unique_ptr<ModuleView> module,
   NamedTensors trained;
   std::copy_if(parts.parameters.begin(), parts.parameters.end(), std::back_inserter(trained),
                [](const auto& named) { return named.second.requires_grad(); });
-  check_devices(parts);
+  check_tensors(parts);
   if (trained.empty())
     refuse(
         "the module has no parameter that needs a gradient, or all are ignored or belong to a "

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -16,6 +17,7 @@
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/objects.h"
+#include "lockstep/tensor/overlap.h"
 #include "lockstep/tensor/purpose.h"
 
 namespace lockstep::ddp {
@@ -45,6 +47,13 @@ std::string list_text(at::IntArrayRef numbers) {
   std::vector<std::string> texts;
   for (const std::int64_t number : numbers) texts.push_back(cat(number));
   return cat('[', base::join(texts), ']');
+}
+
+std::string layout_text(const at::Tensor& tensor) {
+  if (tensor.is_nested()) return "Nested";
+  std::ostringstream text;
+  text << tensor.layout();
+  return text.str();
 }
 
 std::string facts_text(const at::Tensor& tensor) {
@@ -151,6 +160,17 @@ NamedTensors without_repeats(NamedTensors tensors, const std::vector<std::string
   };
   tensors.erase(std::remove_if(tensors.begin(), tensors.end(), unwanted), tensors.end());
   return tensors;
+}
+
+std::string why_not_shared(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_nested())
+    return cat("has the layout ", layout_text(tensor),
+               ", but ranks share dense tensors; name it in parameters_and_buffers_to_ignore, or keep it "
+               "dense.");
+  if (!tensor.is_non_overlapping_and_dense() && tensor::overlaps_itself(tensor))
+    return "has elements that are one place in memory, as after expand(); name it in "
+           "parameters_and_buffers_to_ignore, or clone() it.";
+  return {};
 }
 
 std::int64_t check_same_on_all_ranks(const ModelParts& own, const tensor::ProcessGroup& group) {
