@@ -132,6 +132,49 @@ TEST(Sampler, GoesOnByHandForOneEpoch) {
   EXPECT_THAT(all_of(other), ElementsAre(0, 2, 4, 6));
 }
 
+TEST(Sampler, OnlyThePlaceOfASamplerWithTheSameSeedIsLoaded) {
+  constexpr std::uint64_t kLargest = ~std::uint64_t{0};
+  SamplerOptions seeded = of(0, 2);
+  seeded.seed = kLargest;
+  DistributedSampler sampler(8, seeded);
+  sampler.set_epoch(1);
+  const Indices whole = all_of(sampler);
+  DistributedSampler same(8, seeded);
+  copy_through_archive(sampler, same);
+  EXPECT_EQ(same.epoch(), 1U);
+
+  DistributedSampler other(8, of(0, 2));
+  other.set_epoch(5);
+  const auto refused = [&](const std::function<void(torch::serialize::OutputArchive&)>& write,
+                           const std::vector<std::string>& words) {
+    torch::serialize::OutputArchive saved;
+    write(saved);
+    std::stringstream bytes;
+    saved.save_to(bytes);
+    torch::serialize::InputArchive archive;
+    archive.load_from(bytes);
+    tensor::expect_error<InvalidArgument>([&] { other.load(archive); }, words);
+    EXPECT_EQ(other.epoch(), 5U);
+  };
+  refused([&](auto& archive) { sampler.save(archive); },
+          {"the seed 18446744073709551615", "this one has 0", "the same seed"});
+  refused([](auto& archive) { archive.write("weight", torch::ones({2})); },
+          {"no \"epoch_and_index\"", "what save() of one has written"});
+  refused([](auto& archive) { archive.write("epoch_and_index", torch::ones({2})); }, {"\"epoch_and_index\""});
+  const auto write = [](auto& archive, const at::Tensor& place) {
+    archive.write("epoch_and_index", place, true);
+    archive.write("seed", torch::zeros({1}, at::kLong), true);
+  };
+  refused([&](auto& archive) { write(archive, torch::tensor({1, 2, 3}, at::kLong)); }, {"epoch_and_index"});
+  refused(
+      [&](auto& archive) {
+        write(archive, torch::tensor({-2, 1}, at::kLong));
+      },
+      {"damaged", "epoch -2 and index 1"});
+  refused([&](auto& archive) { write(archive, torch::tensor({2, -1}, at::kLong)); }, {"index -1"});
+  refused([&](auto& archive) { write(archive, torch::tensor({2, 5}, at::kLong)); }, {"5 indices were seen"});
+}
+
 TEST(Sampler, GoesOnBehindALoaderThatAsksAhead) {
   const auto seen = [](DistributedSampler sampler, std::size_t batches) {
     const auto loader = torch::data::make_data_loader(

@@ -35,6 +35,20 @@ std::vector<std::size_t> indices_of(const at::Tensor& numbers) {
   return {data, data + numbers.numel()};
 }
 
+// What save() has written under that name.
+std::vector<std::int64_t> numbers_in(torch::serialize::InputArchive& archive, const char* name,
+                                     std::int64_t count) {
+  at::Tensor numbers;
+  if (!archive.try_read(name, numbers, /*is_buffer=*/true) || numbers.scalar_type() != at::kLong ||
+      numbers.sizes() != at::IntArrayRef(count)) {
+    refuse_sampler(
+        cat("load: the archive has no ", base::quoted(name),
+            " of a sampler; give it what save() of one has written, or the archive nested in it."));
+  }
+  const auto* const data = numbers.const_data_ptr<std::int64_t>();
+  return {data, data + count};
+}
+
 void check(std::span<const double> weights) {
   constexpr std::size_t kMost = std::size_t{1} << 24U;  // that at::multinomial takes
   if (weights.size() > kMost)
@@ -157,14 +171,21 @@ void RankSampler::save(torch::serialize::OutputArchive& archive) const {
   const std::size_t seen = state_->begun == state_->epoch ? state_->at : 0;
   const std::vector<std::int64_t> place = {static_cast<std::int64_t>(state_->epoch),
                                            static_cast<std::int64_t>(seen)};
+  const auto seed = static_cast<std::int64_t>(state_->order->seed());  // its bits
   archive.write("epoch_and_index", at::tensor(place, at::kLong), /*is_buffer=*/true);
+  archive.write("seed", at::tensor({seed}, at::kLong), /*is_buffer=*/true);
 }
 
 void RankSampler::load(torch::serialize::InputArchive& archive) {
-  at::Tensor place = at::tensor({0, 0}, at::kLong);
-  archive.read("epoch_and_index", place, /*is_buffer=*/true);
-  const std::vector<std::size_t> read = indices_of(place);
-  resume_at(read.at(0), read.at(1));
+  const std::vector<std::int64_t> place = numbers_in(archive, "epoch_and_index", 2);
+  const auto seed = static_cast<std::uint64_t>(numbers_in(archive, "seed", 1)[0]);
+  if (seed != state_->order->seed())
+    refuse_sampler(cat("load: the place was saved by a sampler with the seed ", seed, ", but this one has ",
+                       state_->order->seed(), ", and so another order; make it with the same seed."));
+  if (place[0] < 0 || place[1] < 0)
+    refuse_sampler(cat("load: the archive is damaged: it says epoch ", place[0], " and index ", place[1],
+                       "; none is below 0."));
+  resume_at(static_cast<std::size_t>(place[0]), static_cast<std::size_t>(place[1]));
 }
 
 void RankSampler::resume_at(std::size_t epoch, std::size_t seen) {

@@ -13,8 +13,10 @@
 // the place of torch::data's DistributedRandomSampler and, with shuffle = false, its
 // DistributedSequentialSampler, whose ranks take neighbouring indices. By hand: the first epoch begins with
 // the first next(), each after it with reset(). save() and load() keep the place in the epoch: the first
-// epoch after load() goes on from there. A loader with workers asks for more than the program has seen: then
-// keep the count of the examples seen, and resume_at() it.
+// epoch after load() goes on from there. The sampler that loads is made as the one that has saved: another
+// seed is refused, because the place is one in another order. A loader with workers asks for more than the
+// program has seen: then keep the count of the examples seen, and resume_at() it.
+// Errors: InvalidArgument; then the sampler is as it was.
 //
 // Thread safety: one thread at a time, as a loader asks.
 #pragma once
