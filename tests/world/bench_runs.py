@@ -19,11 +19,11 @@ class BenchTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def start(self, *arguments):
+    def start(self, *arguments, stderr=subprocess.PIPE):
         (self.folder / "tmp").mkdir(exist_ok=True)
         # Ranks that share cores with other tests may well be slow, and be called so.
         return subprocess.Popen(["env", "LOCKSTEP_LOG=error", f"TMPDIR={self.folder}/tmp", self.command, "bench", *arguments],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                stdout=subprocess.PIPE, stderr=stderr, text=True)
 
     def beside(self, *peers):
         """The arguments that have these peers measured too. torch's ranks are run by the test's Python."""

@@ -1,6 +1,6 @@
 """`lockstep bench` between two hosts: network namespaces, with a wire as fast as it is told to be.
 
-    collective_bench_hosts_test.py COMMAND [unittest arguments]
+    collective_bench_hosts_test.py COMMAND PEERS [unittest arguments]      PEERS is "none" or "gloo"
 """
 
 import sys
@@ -8,7 +8,7 @@ import unittest
 
 import bench_runs
 
-COMMAND = sys.argv[1]
+COMMAND, PEERS = sys.argv[1], sys.argv[2]
 BYTES = 1 << 20  # four times what the bucket of the wire holds
 
 
@@ -30,6 +30,16 @@ class BenchBetweenHosts(bench_runs.BenchTest):
             self.assertEqual([(row["op"], row["nproc"], row["hosts"], row["verified"]) for row in report["rows"]],
                              [(op, 2, 2, True)] * 2)
 
+    def test_beside_torch_where_there_is_one(self):
+        peers = [PEERS] if PEERS != "none" else []
+        _, report = self.bench("all_reduce", "--nproc", "1", "--hosts", "2", "--bytes", "4KiB", "--rounds", "2",
+                               *self.beside(*peers))
+        row, = report["rows"]
+        self.assertEqual((row["nproc"], row["hosts"], row["verified"], list(row["peers"])), (1, 2, True, peers))
+        for peer in row["peers"].values():
+            self.assertGreater(peer["median_us"], 0)
+            self.assertTrue(0 < peer["ratio_low"] <= peer["ratio"] <= peer["ratio_high"])
+
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -3,6 +3,9 @@
     collective_bench_test.py COMMAND PEERS [unittest arguments]      PEERS is "none", "gloo", "mpi" or "gloo,mpi"
 """
 
+import os
+import pathlib
+import pty
 import re
 import signal
 import sys
@@ -64,6 +67,42 @@ class CollectiveBench(bench_runs.BenchTest):
         _, report = self.bench("barrier", "--nproc", "3", "--rounds", "1")
         self.assertEqual([(row["bytes"], row["dtype"], row["memory"], row["verified"]) for row in report["rows"]],
                          [(0, "none", "none", True)])
+
+    def test_progress_is_for_terminals(self):
+        ours, theirs = pty.openpty()
+        process = self.start("all_reduce", "--nproc", "2", "--bytes", "4KiB", "--rounds", "2", stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(ours, 4096):
+                shown += chunk
+        except OSError:  # nobody has the other end any more
+            pass
+        os.close(ours)
+        out, _ = process.communicate(timeout=200)
+        self.assertEqual(process.returncode, 0, shown)
+        lines = shown.decode().split("\r\x1b[K")
+        self.assertEqual([line for line in lines if "4.0 KiB resident" in line],
+                         [f"all_reduce 4.0 KiB resident, {what}" for what in
+                          ("warming up", "round 1 of 2", "round 2 of 2")])
+        self.assertEqual(lines[-1], "", "the last line stays")
+        self.assertNotIn("\x1b", out)
+
+    def test_ranks_are_bound_to_cores_of_their_own(self):
+        cores = os.sched_getaffinity(0)
+        count = min(len(cores), 2)
+        for binding, has_its_own in (("cores", True), ("none", False)):
+            process = self.start("barrier", "--nproc", str(count), "--rounds", "10000", "--cpu-binding", binding)
+            self.assertIn("barrier, ", process.stdout.readline())  # all ranks are there
+            ranks = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            bound = [os.sched_getaffinity(int(rank)) for rank in ranks]
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=200)
+            self.assertEqual(len(bound), count)
+            if has_its_own:
+                self.assertEqual(len(set.union(*bound)), sum(map(len, bound)), bound)
+            else:
+                self.assertEqual(bound, [cores] * count)
 
     def test_what_comparing_fingerprints_costs(self):
         out, report = self.bench("fingerprint", "--ranks", "4", "--rounds", "3")
