@@ -9,9 +9,13 @@
 #include <torch/nn/utils/rnn.h>
 #include <torch/utils.h>
 
+#include <concepts>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
+#include <utility>
+#include <variant>
 
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
@@ -247,6 +251,36 @@ TEST(Model, FindsTheTensorsInTorchsOwnTypes) {
     train(model(x, 1.).output);
     DistributedDataParallel plain(net);
     EXPECT_EQ(plain(std::filesystem::path("/a/b")), "/a/b");
+  });
+}
+
+TEST(Model, FindsTheTensorsInVariantsAndReferences) {
+  struct Varies : nn::Module {
+    Varies() {
+      register_module("used", used);
+      register_module("unused", unused);
+    }
+    std::variant<int, at::Tensor> forward(const at::Tensor& x, int) { return used(x); }
+    std::reference_wrapper<const at::Tensor> forward(const at::Tensor& x, char) { return kept = used(x); }
+    at::Tensor&& forward(const at::Tensor& x, bool) { return std::move(kept = used(x)); }
+    nn::Linear used{3, 2};
+    nn::Linear unused{3, 2};
+    at::Tensor kept;
+  };
+  run_world(2, [](int rank) {
+    const at::Tensor x = torch::full({2, 3}, rank + 1.);
+    const auto net = std::make_shared<Varies>();
+    DistributedDataParallel model(net, {.find_unused_parameters = true});
+    const auto train = [&](const at::Tensor& output) {
+      net->zero_grad();
+      output.sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->used->weight.grad(), 2 * 1.5));
+      EXPECT_FALSE(net->unused->weight.grad().defined());
+    };
+    train(std::get<at::Tensor>(model(x, 1)));
+    train(model(x, 'c').get());
+    static_assert(std::same_as<decltype(model(x, true)), at::Tensor&&>);
+    train(model(x, true));
   });
 }
 

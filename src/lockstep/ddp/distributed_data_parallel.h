@@ -134,7 +134,11 @@ class DataParallelModule : public torch::nn::Module {
         std::vector<at::Tensor> tensors;
         find_tensors<Output>(output, tensors);
         core_->end_forward(tensors, unknown_in<Output>());
-        return output;
+        if constexpr (std::is_rvalue_reference_v<decltype(output)>) {
+          return std::move(output);
+        } else {
+          return output;
+        }
       }
     } catch (...) {
       core_->forward_failed();

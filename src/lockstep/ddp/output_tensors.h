@@ -1,8 +1,8 @@
 // The tensors inside a value, whatever its type: what forward returned.
 //
-// Looked into are tensors, vector, array, list, pair, tuple, optional, map, unordered_map, torch's IValue,
-// List, Dict, OrderedDict, PackedSequence and ASMoutput, and structs that have LOCKSTEP_OBJECT. For a type of
-// another kind:
+// Looked into are tensors, vector, array, list, pair, tuple, optional, variant, map, unordered_map,
+// reference_wrapper, torch's IValue, List, Dict, OrderedDict, PackedSequence and ASMoutput, and structs that
+// have LOCKSTEP_OBJECT. For a type of another kind:
 //
 //   template <>
 //   struct lockstep::ddp::OutputTensors<Mine> {
@@ -10,8 +10,9 @@
 //     found); }
 //   };
 //
-// What is none of these is unknown (but for types that can hold no tensor). That is no error, but what
-// depends on it is not known then: outputs are looked at to notice when backward begins, and to find unused
+// What is none of these is unknown (but for types that can hold no tensor; a struct that is copied byte for
+// byte is taken for one, so a pointer in it is not seen). That is no error, but what depends on it is not
+// known then: outputs are looked at to notice when backward begins, and to find unused
 // parameters, for which they must be known.
 #pragma once
 
@@ -21,6 +22,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <concepts>
+#include <functional>
 #include <map>
 #include <optional>
 #include <ranges>
@@ -29,6 +31,7 @@
 #include <typeinfo>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/object/fields.h"
@@ -128,6 +131,23 @@ struct OutputTensors<std::optional<T>> {
   using Parts = Types<T>;
   static void visit(const std::optional<T>& value, std::vector<at::Tensor>& found) {
     if (value) find_tensors(*value, found);
+  }
+};
+
+template <typename... Each>
+struct OutputTensors<std::variant<Each...>> {
+  using Parts = Types<Each...>;
+  static void visit(const std::variant<Each...>& value, std::vector<at::Tensor>& found) {
+    if (value.valueless_by_exception()) return;
+    std::visit([&](const auto& held) { find_tensors(held, found); }, value);
+  }
+};
+
+template <typename T>
+struct OutputTensors<std::reference_wrapper<T>> {
+  using Parts = Types<T>;
+  static void visit(const std::reference_wrapper<T>& value, std::vector<at::Tensor>& found) {
+    find_tensors<std::remove_const_t<T>>(value.get(), found);
   }
 };
 
