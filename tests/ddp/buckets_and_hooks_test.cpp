@@ -10,6 +10,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/segment_plan.h"
 #include "lockstep/tensor/observer.h"
+#include "lockstep/tensor/resident.h"
 #include "lockstep/tensor/rounds.h"
 #include "lockstep/tensor/tensor_test_support.h"
 
@@ -177,6 +178,26 @@ TEST(Reduction, AHookOfSeveralRoundsIsOneOperationInPlanOrder) {
     EXPECT_EQ(numbers[1], numbers[0] + 2);  // the second round of a bucket comes before the first of the next
     EXPECT_EQ(numbers[2], numbers[1] + 2);
   });
+}
+
+TEST(Reduction, BucketsForWhichTheHeapHasNoRoomArePlainMemory) {
+  EXPECT_OK(testing::ProcessWorld(2, std::chrono::minutes(3)).run([](const SpawnedRank& rank) {
+    const auto world =
+        init_process_group({.world = {.heap_capacity = Bytes::mib(16)}, .environment = rank.environment});
+    nn::Sequential net(nn::Linear(2048, 2048), nn::Linear(2048, 1));
+    ::testing::internal::CaptureStderr();
+    DistributedDataParallel model(net, {.bucket_cap_mb_list = {0.001, 25}});
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                ::testing::HasSubstr("A gradient bucket of 16.0 MiB is plain memory, which is slower: "));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad(step != 1);
+      model(torch::full({1, 2048}, rank.rank.value + 1.)).sum().backward();
+    }
+    const at::Tensor gradient = net->parameters()[0].grad();
+    EXPECT_FALSE(is_resident(gradient));
+    EXPECT_TRUE(is_resident(net->parameters()[2].grad()));
+    EXPECT_TRUE(at::allclose(gradient, 1.5 * net->parameters()[2].t().expand({2048, 2048})));
+  }));
 }
 
 TEST(Reduction, BucketsAreRebuiltInTheOrderOfTheFirstPass) {
