@@ -209,6 +209,26 @@ TEST(World, AMonitoredBarrierThatTimesOutEndsTheGroupForAll) {
   }
 }
 
+TEST(World, AMonitoredBarrierNamesAllWhoAreMissingOnEveryRankThatCame) {
+  for (const int first : {2, 4}) {
+    EXPECT_OK(run_ranks(4, [first](const SpawnedRank& rank) {
+      const auto world = join_on_two_hosts(rank, first);
+      ASSERT_TRUE(world);
+      ASSERT_OK(barrier(world->group()));
+      store::Store& store = *world->rendezvous().store;
+      if (rank.rank.value % 2 == 0) {  // of each host one comes
+        ASSERT_OK(store.barrier("those that come are here", WorldSize{2}));
+        const Status late = world->group().monitored_barrier({.deadline = Clock::steady().in(kTogether)});
+        EXPECT_THAT(late, StatusIs(Code::kTimeout, HasSubstr("rank 1, 3 did not come")));
+        EXPECT_EQ(late.failure(), Failure::kMissingRanks);
+        EXPECT_THAT(late.cause().missing, ElementsAre(Rank{1}, Rank{3}));
+        EXPECT_EQ(world->group().failure().text(), late.text());
+      }
+      ASSERT_OK(store.barrier("all have heard it", WorldSize{4}));
+    }));
+  }
+}
+
 // Rank 0 waits for 1 or 2, which waits for 3: none of these is missing.
 TEST(World, ATimeoutBetweenHostsNamesWhoIsInNoOperation) {
   EXPECT_OK(run_ranks(4, [](const SpawnedRank& rank) {
