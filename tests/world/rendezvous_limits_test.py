@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Ranks and servers that find no thread, or a disk that is full, read-only or broken: typed errors, and the others go on.
+"""Ranks and servers that find no thread, a small /dev/shm, or a disk that is full, read-only or broken: typed errors, and
+the others go on.
 
     COMMAND=FILE FAILING_DISK_LIBRARY=FILE rendezvous_limits_test.py PROGRAM [unittest's arguments]
 
-PROGRAM is rendezvous_rank, COMMAND lockstep. The class Disks mounts file systems: it needs a mount namespace of its own
-(unshare --mount).
+PROGRAM is rendezvous_rank, COMMAND lockstep. The classes SmallMemory and Disks mount file systems: they need a mount
+namespace of their own (unshare --mount).
 """
 
+import json
 import os
 import pathlib
 import resource
@@ -48,6 +50,24 @@ class Threads(RendezvousTest):
                                 stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=no_threads)
         self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
         self.assertIn("the thread lockstep-store cannot be started", result.stderr)
+
+
+class SmallMemory(RendezvousTest):
+    """F29."""
+
+    def test_a_dev_shm_of_a_mebibyte_has_no_effect(self):
+        """What ranks share is in no file system. The bench compares every element."""
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"], check=True, timeout=200)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", "/dev/shm"], check=True, timeout=200)
+        path = pathlib.Path(self.folder, "report.json")
+        result = subprocess.run([COMMAND, "bench", "all_reduce", "--nproc", "2", "--bytes", "25MiB", "--memory",
+                                 "resident,foreign", "--rounds", "1", "--json", path],
+                                env=clean_environment() | {"LOCKSTEP_LOG": "error"}, timeout=200, capture_output=True,
+                                text=True)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
+        rows = json.loads(path.read_text())["rows"]
+        self.assertEqual([(row["bytes"], row["memory"], row["verified"]) for row in rows],
+                         [(25 << 20, "resident", True), (25 << 20, "foreign", True)])
 
 
 class Disks(RendezvousTest):
