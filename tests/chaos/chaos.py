@@ -215,8 +215,8 @@ def choose(options, place):
 
 
 def short_form(options, place):
-    """One point of each case, over shared memory or TCP, in a small world; the seed says which, and the next one has the
-    other transport."""
+    """One point of each case, over shared memory or TCP, every third of them in a world of 8 and the others in a small one;
+    the seed says which, and the next one has the other transport."""
     chosen = []
     for index, case in enumerate(cases.all_cases(options.jumping_clock)):
         if options.case and case.name not in options.case:
@@ -224,7 +224,7 @@ def short_form(options, place):
         transports = [transport for transport in options.transport or case.transports if transport in place.transports]
         if transports:
             turn = index + options.seed
-            world = options.world[0] if options.world else (2, 4)[turn // 2 % 2]
+            world = options.world[0] if options.world else 8 if turn % 3 == 2 else (2, 4)[turn // 2 % 2]
             chosen.append((case, world, transports[turn % len(transports)], [options.point or 0]))
     return chosen
 
