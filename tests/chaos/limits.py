@@ -16,6 +16,12 @@ class NoMemory(Case):
         own = each_hears(outcome, plan.victims, lambda rank, heard: heard["failure"] == "no_memory")
         return own + all_name(plan, outcome, {"no_memory", "remote_error"}, set(plan.victims))
 
+    def latency(self, plan, outcome):
+        """From the victim's own error: it works on until it needs memory."""
+        own = outcome.failure(plan.victims[0])
+        times = [failure["at"] for failure in map(outcome.failure, plan.survivors()) if failure]
+        return max(0, max(times) - own["at"]) / 1e9 if own and times else None
+
 
 class NoSharedMemory(Case):
     """F29: memfd_create is forbidden on one rank: an error on all, or TCP where that was chosen."""
