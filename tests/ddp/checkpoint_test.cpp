@@ -6,7 +6,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "lockstep/ddp/activation_checkpoint.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
@@ -125,45 +127,223 @@ TEST(Checkpoint, UnderDataParallelismGivesTheSameBits) {
 }
 
 TEST(Checkpoint, APartThatIsUsedTwiceAndReentrantNeedsAStaticGraph) {
+  const std::vector<std::vector<std::size_t>> cases = {
+      {0, 1, 2, 3, 1},  // again before the others
+      {0, 0, 1, 2, 3}   // again when every gradient is there
+  };
+  for (const auto& uses : cases) {
+    run_world(2, [&](int rank) {
+      DistributedDataParallel model(std::make_shared<Deep>(Keep::kInputs));
+      tensor::barrier();
+      expect_error<DistBackendError>([&] { model(batch(rank, 0), uses).sum().backward(); },
+                                     {"accumulated again", "static_graph"});
+    });
+  }
+}
+
+const std::vector<std::size_t> kAll = {0, 1, 2, 3};
+
+// The outputs of so many forwards, added.
+at::Tensor outputs_of(DistributedDataParallel<Deep>& model, int rank, int step, int forwards) {
+  at::Tensor sum = model(batch(rank, 10 * step), kAll);
+  for (int i = 1; i < forwards; ++i) sum = sum - (i + 1) * model(batch(rank, 10 * step + i), kAll);
+  return sum;
+}
+
+TEST(Checkpoint, ForwardsOfOneBackwardThatAreReentrantNeedAStaticGraph) {
   run_world(2, [](int rank) {
     DistributedDataParallel model(std::make_shared<Deep>(Keep::kInputs));
+    outputs_of(model, rank, 0, 1).square().sum().backward();
     tensor::barrier();
-    expect_error<DistBackendError>(
-        [&] {
-          for (int step = 0; step < 2; ++step)
-            model(batch(rank, step), std::vector<std::size_t>{0, 1, 2, 3, 1}).sum().backward();
-        },
-        {"layers.1", "static_graph"});
+    expect_error<DistBackendError>([&] { outputs_of(model, rank, 1, 2).square().sum().backward(); },
+                                   {"accumulated again", "several forwards", "static_graph"});
+  });
+  run_world(2, [](int rank) {
+    torch::set_num_threads(1);
+    auto plain = std::make_shared<Deep>(Keep::kAll);
+    auto saving = std::make_shared<Deep>(Keep::kInputs);
+    DistributedDataParallel expected(plain);
+    DistributedDataParallel model(saving, {.static_graph = true});
+    for (int step = 0; step < 3; ++step) {
+      plain->zero_grad();
+      saving->zero_grad();
+      outputs_of(expected, rank, step, 2).square().sum().backward();
+      outputs_of(model, rank, step, 2).square().sum().backward();
+      expect_same_gradients(*plain, *saving);
+    }
   });
 }
 
-// Its last part is a checkpoint, and what it computes is seen by nobody but the loss.
+TEST(Checkpoint, BucketsAreLaunchedInsideAndWaitedForAtTheEnd) {
+  run_world(2, [](int rank) {
+    DistributedDataParallel model(std::make_shared<Deep>(Keep::kInputs),
+                                  {.bucket_cap_mb = 0.0001, .first_bucket_cap_mb = 0.0001});
+    std::vector<PassPhase> phases;
+    model.observe([&](const PassEvent& event) { phases.push_back(event.phase); });
+    for (int step = 0; step < 2; ++step) {
+      phases.clear();
+      outputs_of(model, rank, step, 1).sum().backward();
+    }
+    const auto launched = std::find(phases.begin(), phases.end(), PassPhase::kLaunched);
+    const auto waited = std::find(phases.begin(), phases.end(), PassPhase::kWaited);
+    EXPECT_NE(std::find(launched, waited, PassPhase::kReady), waited);
+    EXPECT_EQ(std::find(waited, phases.end(), PassPhase::kReady), phases.end());
+  });
+}
+
+TEST(Checkpoint, OfAModelInsideAnotherIsAPassOfItsOwn) {
+  // A model whose parts are another, twice, and a layer of its own; each a checkpoint, and that of the other
+  // has its own inside.
+  struct Around : nn::Module {
+    explicit Around(Keep how) : keep(how) {
+      inner = register_module("inner",
+                              std::make_shared<DistributedDataParallel<Deep>>(std::make_shared<Deep>(how)));
+      head = register_module("head", nn::Linear(6, 6));
+    }
+    at::Tensor forward(at::Tensor x) {
+      const std::vector<std::function<at::Tensor(const at::Tensor&)>> parts = {
+          [this](const at::Tensor& y) { return (*inner)(y, kAll); },
+          [this](const at::Tensor& y) { return (*inner)(y, kAll); },
+          [this](const at::Tensor& y) { return head(y); }};
+      for (const auto& part : parts)
+        x = keep == Keep::kAll ? part(x) : checkpoint({.reentrant = true}, part, x);
+      return x;
+    }
+    Keep keep;
+    std::shared_ptr<DistributedDataParallel<Deep>> inner;
+    nn::Linear head = nullptr;
+  };
+  run_world(2, [](int rank) {
+    auto plain = std::make_shared<Around>(Keep::kAll);
+    auto saving = std::make_shared<Around>(Keep::kInputs);
+    DistributedDataParallel expected(plain);
+    DistributedDataParallel model(saving);
+    for (int step = 0; step < 3; ++step) {
+      plain->zero_grad();
+      saving->zero_grad();
+      expected(batch(rank, step)).sum().backward();
+      model(batch(rank, step)).sum().backward();
+      for (const auto& item : plain->named_parameters())
+        EXPECT_TRUE(at::allclose(item.value().grad(), saving->named_parameters()[item.key()].grad()));
+    }
+  });
+}
+
+TEST(Checkpoint, AStaticGraphHasNoMoreReentrantForwardsThanInItsFirstPass) {
+  for (const int recorded : {1, 2}) {
+    run_world(2, [&](int rank) {
+      DistributedDataParallel model(std::make_shared<Deep>(Keep::kInputs), {.static_graph = true});
+      for (int step = 0; step < 2; ++step) outputs_of(model, rank, step, recorded).sum().backward();
+      tensor::barrier();
+      expect_error<DistBackendError>([&] { outputs_of(model, rank, 2, recorded + 1).sum().backward(); },
+                                     {"accumulated again", "every other must do the same"});
+    });
+  }
+}
+
+TEST(Checkpoint, OfAForwardUnderNoSyncIsNotAddedToASynchronisedOne) {
+  for (const bool apart_is_first : {true, false}) {
+    run_world(2, [&](int rank) {
+      DistributedDataParallel model(std::make_shared<Deep>(Keep::kInputs));
+      tensor::barrier();
+      at::Tensor outputs;
+      const auto apart = [&] {
+        const auto guard = model.no_sync();
+        return outputs_of(model, rank, 0, 1);
+      };
+      if (apart_is_first) outputs = apart();
+      const at::Tensor synchronised = outputs_of(model, rank, 1, 1);
+      if (!apart_is_first) outputs = apart();
+      expect_error<DistBackendError>([&] { (outputs + synchronised).sum().backward(); },
+                                     {"accumulated again", "several forwards"});
+    });
+  }
+}
+
+TEST(Checkpoint, BackwardUnderNoSyncBesideASynchronisedForwardGivesTheSameBits) {
+  for (const bool is_static : {false, true}) {
+    run_world(2, [&](int rank) {
+      torch::set_num_threads(1);
+      auto plain = std::make_shared<Deep>(Keep::kAll);
+      auto saving = std::make_shared<Deep>(Keep::kInputs);
+      DistributedDataParallel expected(plain, {.static_graph = is_static});
+      DistributedDataParallel model(saving, {.static_graph = is_static});
+      const auto train = [&](DistributedDataParallel<Deep>& each, int step) {
+        each->zero_grad();
+        const at::Tensor synchronised = outputs_of(each, rank, 2 * step, 1).sum();
+        {
+          const auto guard = each.no_sync();
+          outputs_of(each, rank, 2 * step + 1, 1).sum().backward();
+        }
+        synchronised.backward();
+      };
+      for (int step = 0; step < 3; ++step) {
+        train(expected, step);
+        train(model, step);
+        expect_same_gradients(*plain, *saving);
+      }
+    });
+  }
+}
+
+// What it computes in a checkpoint is seen by nobody but the loss.
 struct Keeping : nn::Module {
-  Keeping() {
+  explicit Keeping(bool in_one) : whole(in_one) {
+    torch::manual_seed(7);
     register_module("first", first);
     register_module("last", last);
   }
   void forward(const at::Tensor& x) {
-    loss = checkpoint(
-               {.reentrant = true}, [net = last.ptr()](const at::Tensor& y) { return net->forward(y); },
-               first(x))
-               .sum();
+    const auto part = [this](const at::Tensor& y) { return last(whole ? first(y) : y); };
+    loss = checkpoint({.reentrant = true}, part, whole ? x : first(x)).sum();
   }
+  const bool whole;
   nn::Linear first{6, 6};
   nn::Linear last{6, 6};
   at::Tensor loss;
 };
 
-TEST(Checkpoint, AFirstPassThatIsSeenFromInsideACheckpointAloneIsNotRecorded) {
+TEST(Checkpoint, APassWhoseEndIsSeenFromInsideACheckpointAloneIsRefused) {
+  struct Case {
+    bool whole;
+    DataParallelOptions options;
+  };
+  for (const Case& each :
+       {Case{false, {.static_graph = true}}, Case{true, {.static_graph = true}}, Case{true, {}}}) {
+    run_world(2, [&](int rank) {
+      DistributedDataParallel model(std::make_shared<Keeping>(each.whole), each.options);
+      tensor::barrier();
+      expect_error<DistBackendError>(
+          [&] {
+            model(batch(rank, 0));
+            model->loss.backward();
+          },
+          {"backward inside another", "Return every tensor"});
+    });
+  }
+  run_world(2, [](int rank) {  // the last gradient is that of a layer outside
+    DistributedDataParallel model(std::make_shared<Keeping>(false));
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      model(batch(rank, step));
+      model->loss.backward();
+      for (const at::Tensor& parameter : model->parameters()) {
+        at::Tensor first = parameter.grad().clone();
+        tensor::broadcast(first, {.src = 0});
+        EXPECT_TRUE(same(parameter.grad(), first));
+      }
+    }
+  });
+}
+
+TEST(Checkpoint, AModelInsideOneIsNotCalledInItsOwnBackward) {
   run_world(2, [](int rank) {
-    DistributedDataParallel model(std::make_shared<Keeping>(), {.static_graph = true});
+    DistributedDataParallel model(std::make_shared<Deep>(Keep::kAll));
     tensor::barrier();
-    expect_error<DistBackendError>(
-        [&] {
-          model(batch(rank, 0));
-          model->loss.backward();
-        },
-        {"backward inside another", "Return every tensor"});
+    const auto part = [&](const at::Tensor& x) { return model(x, kAll); };
+    const at::Tensor whole = checkpoint({.reentrant = true}, part, batch(rank, 0));
+    expect_error<DistBackendError>([&] { (whole + model(batch(rank, 1), kAll)).sum().backward(); },
+                                   {"still runs", "reentrant checkpoint around the model"});
   });
 }
 

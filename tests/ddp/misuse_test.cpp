@@ -358,6 +358,7 @@ TEST(Faults, AModelThatGoesBetweenForwardAndBackwardIsMissedByAllRanks) {
     if (rank == 1) {
       model.reset();
       EXPECT_EQ(torch::autograd::grad({loss}, {net->weight}, {}, /*retain_graph=*/true)[0].numel(), 4);
+      expect_error<ReductionError>([&] { loss.backward({}, true, false, net->parameters()); }, words);
       expect_error<ReductionError>([&] { loss.backward(); }, words);
     } else {
       expect_error<RemoteError>([&] { loss.backward(); }, words);

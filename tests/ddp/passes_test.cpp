@@ -172,6 +172,50 @@ TEST(Passes, EveryBackwardThroughASynchronisedForwardIsReduced) {
   }
 }
 
+TEST(Passes, EveryBackwardForTheParametersAloneIsReduced) {
+  for (const DataParallelOptions& each :
+       {DataParallelOptions{}, DataParallelOptions{.find_unused_parameters = true},
+        DataParallelOptions{.static_graph = true}}) {
+    run_world(2, [&](int rank) {
+      nn::Linear net(2, 1);
+      DistributedDataParallel model(net, each);
+      const at::Tensor x = torch::full({1, 2}, rank + 1.);
+      const auto parameters = net->parameters();
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor one = model(x).sum();
+        const at::Tensor other = model(2 * x).sum();
+        one.backward({}, /*retain_graph=*/true, /*create_graph=*/false, parameters);
+        one.backward({}, false, false, parameters);
+        other.backward({}, false, false, parameters);
+        EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 4 * 1.5));
+        EXPECT_TRUE(tensor::all_equal(net->bias.grad(), 3));
+        net->zero_grad();
+      }
+    });
+  }
+}
+
+TEST(Passes, BackwardForOtherInputsIsARanksOwn) {
+  for (const DataParallelOptions& each :
+       {DataParallelOptions{}, DataParallelOptions{.find_unused_parameters = true},
+        DataParallelOptions{.static_graph = true}}) {
+    run_world(2, [&](int rank) {
+      nn::Linear net(2, 1);
+      DistributedDataParallel model(net, each);
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor x = torch::full({1, 2}, rank + 1.).requires_grad_();
+        const at::Tensor loss = model(x).sum();
+        if (rank == 0) loss.backward({}, /*retain_graph=*/true, /*create_graph=*/false, std::vector{x});
+        EXPECT_EQ(x.grad().defined(), rank == 0);
+        EXPECT_FALSE(net->weight.grad().defined());
+        loss.backward();
+        EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1.5));
+        net->zero_grad();
+      }
+    });
+  }
+}
+
 // Two branches, of which forward takes those that it is told.
 struct Branches : nn::Module {
   Branches() {
@@ -215,7 +259,7 @@ TEST(Passes, ForwardsOfOnePassMayTakeDifferentBranches) {
   });
 }
 
-TEST(Passes, OneThatATaskInsideHasFinishedIsNotBegunAgain) {
+TEST(Passes, OneThatATaskInsideHasCompletedIsNotBegunAgain) {
   struct Inside : nn::Module {
     Inside() { register_module("layer", layer); }
     std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {

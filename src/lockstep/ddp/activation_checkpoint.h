@@ -16,8 +16,9 @@
 //                  pass, so data parallelism works as without checkpoints, find_unused_parameters too.
 //   reentrant      Only tensors among the inputs are known; parameters get their gradients from a backward
 //                  pass inside the backward pass, once for every use. Under data parallelism that needs
-//                  static_graph, if a parameter is used in two parts or not at all. One of the inputs must
-//                  need a gradient, and there is no autograd::grad() through it.
+//                  static_graph, if a parameter is used in two parts, in two forwards of one backward, or not
+//                  at all. One of the inputs must need a gradient, and there is no autograd::grad() through
+//                  it.
 //
 // The values are bitwise those without a checkpoint. So are gradients, unless more than two terms of a sum
 // meet that come in part from inside: they are added first.

@@ -40,12 +40,14 @@ void BackwardPass::tell(PassPhase phase, std::size_t index, Duration running, Du
   parts_.observer(event);
 }
 
-bool BackwardPass::enter(int task) {
+bool BackwardPass::enter(int task, Entry by) {
   std::vector<Parameter> unused;
   {
     const MutexLock lock(mutex_);
-    if (std::find(tasks_.begin(), tasks_.end(), task) != tasks_.end()) return false;
-    tasks_.push_back(task);
+    const auto [at, is_new] = tasks_.try_emplace(task, by);
+    if (by == Entry::kOutputs) at->second = by;
+    if (!is_new) return false;
+    ++open_;
     if (tasks_.size() > 1) return true;
     for (Parameter i = 0; i < left_.size(); ++i) {
       if (left_[i] == 0) unused.push_back(i);
@@ -56,19 +58,10 @@ bool BackwardPass::enter(int task) {
   return true;
 }
 
-bool BackwardPass::leave(int task) {
-  std::vector<Taken> rest;
-  {
-    const MutexLock lock(mutex_);
-    if (expected_.ends_with_backward && tasks_.front() == task) {
-      for (Parameter i = 0; i < left_.size(); ++i) {
-        const int left = std::exchange(left_[i], 0);
-        if (left > 0) rest.push_back({i, left == expected_.times[i] ? Use::kUnused : Use::kUsed});
-      }
-    }
-  }
-  for (const Taken taken : rest) take(taken);
-  return all_launched();
+bool BackwardPass::leave() {
+  const MutexLock lock(mutex_);
+  if (--open_ > 0) return false;
+  return expected_.ends_with_backward || launched_ == works_.size();
 }
 
 void BackwardPass::ready(Parameter parameter) {
@@ -100,8 +93,9 @@ void BackwardPass::ready(Parameter parameter) {
                      "static_graph only for a graph that never changes.")
                : cat("the gradient of the parameter ", name,
                      " was accumulated again after it was taken to be final. That happens when a parameter "
-                     "is used in several checkpointed parts, or outside forward; with static_graph = true it "
-                     "is known after the first pass how often."));
+                     "is used in several parts, or several forwards, whose checkpoints are reentrant, or "
+                     "outside forward. With static_graph = true it is known after the first pass how often, "
+                     "and every other must do the same; checkpoints that are not reentrant need neither."));
   }
   tell(PassPhase::kReady, parameter);
   take({parameter, Use::kUsed});
@@ -118,6 +112,18 @@ void BackwardPass::take_delayed(Parameter last) {
     tell(PassPhase::kReady, i);
     take({i, Use::kUsed});
   }
+}
+
+void BackwardPass::take_rest() {
+  std::vector<Taken> rest;
+  {
+    const MutexLock lock(mutex_);
+    for (Parameter i = 0; i < left_.size(); ++i) {
+      const int left = std::exchange(left_[i], 0);
+      if (left > 0) rest.push_back({i, left == expected_.times[i] ? Use::kUnused : Use::kUsed});
+    }
+  }
+  for (const Taken taken : rest) take(taken);
 }
 
 void BackwardPass::take(Taken taken) {
@@ -277,6 +283,7 @@ void BackwardPass::settle(std::size_t bucket) {
 
 void BackwardPass::finish() {
   const at::NoGradGuard no_grad;
+  take_rest();
   for (std::size_t b = 0; b < works_.size(); ++b) {
     if (!skipped_[b]) settle(b);
   }
@@ -313,19 +320,24 @@ void BackwardPass::restore(Parameter parameter) {
   parts_.gradients.bucket(index).view(place).copy_(found->second);
 }
 
-std::vector<int> BackwardPass::tasks() const {
+bool BackwardPass::entered() const {
   const MutexLock lock(mutex_);
-  return tasks_;
+  return !tasks_.empty();
+}
+
+bool BackwardPass::was_entered_by_outputs(int task) const {
+  const MutexLock lock(mutex_);
+  return tasks_.at(task) == Entry::kOutputs;
+}
+
+bool BackwardPass::running() const {
+  const MutexLock lock(mutex_);
+  return open_ > 0;
 }
 
 bool BackwardPass::started() const {
   const MutexLock lock(mutex_);
   return !order_.empty() || launched_ > 0;
-}
-
-bool BackwardPass::all_launched() const {
-  const MutexLock lock(mutex_);
-  return launched_ == works_.size();
 }
 
 std::vector<std::size_t> BackwardPass::missing() const {

@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <unordered_map>
 #include <vector>
 
@@ -52,25 +53,32 @@ struct PassParts {
   bool skip_unused = false;
 };
 
+// By what a task of autograd comes to a pass.
+enum class Entry : std::uint8_t { kOutputs, kGradient };
+
 class BackwardPass {
  public:
   BackwardPass(const PassParts& parts, Expectation expected);
 
   // Autograd works on the pass, in a task of that number. True the first time for each task: then leave() is
   // to be called when the task is over.
-  bool enter(int task);
-  // True if everything is launched: then finish() is next.
-  bool leave(int task);
+  bool enter(int task, Entry by);
+  // A task that had entered is over. True if the pass is too: no other is open, and nothing is missing but
+  // what ends with backward. Then finish() is next.
+  bool leave();
   // A gradient was accumulated.
   void ready(std::size_t parameter);
   void finish();
 
   const Expectation& expected() const { return expected_; }
-  // The tasks of autograd that have worked on it; none: it is still to run.
-  std::vector<int> tasks() const;
+  // Whether a task of autograd has worked on it; else it is still to run.
+  bool entered() const;
+  // Whether one works on it now.
+  bool running() const;
+  // Whether this one has come to it by its outputs, first or later.
+  bool was_entered_by_outputs(int task) const;
   // Whether it has begun to take gradients.
   bool started() const;
-  bool all_launched() const;
   // Parameters whose gradients are not final.
   std::vector<std::size_t> missing() const;
   // In the order in which their gradients became final.
@@ -87,6 +95,8 @@ class BackwardPass {
   void take(Taken taken);
   // The gradients that waited for this one, which is there now.
   void take_delayed(Parameter last);
+  // What is missing, and ends with backward.
+  void take_rest();
   void take_sparse(Parameter parameter, GradBucket& bucket);
   void copy_deferred(std::size_t bucket);
   void point_to_bucket(Parameter parameter);
@@ -105,7 +115,8 @@ class BackwardPass {
   const Expectation expected_;
 
   mutable Mutex mutex_;
-  std::vector<int> tasks_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::unordered_map<int, Entry> tasks_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::size_t open_ LOCKSTEP_GUARDED_BY(mutex_) = 0;   // tasks that are not over
   std::vector<int> left_ LOCKSTEP_GUARDED_BY(mutex_);  // by parameter: how often until it is final
   std::vector<Parameter> order_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::size_t> pending_ LOCKSTEP_GUARDED_BY(mutex_);  // by bucket: gradients that are not there

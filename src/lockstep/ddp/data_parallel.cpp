@@ -130,6 +130,11 @@ void DataParallel::forward_failed() {
 std::string DataParallel::unfinished_text() {
   const std::shared_ptr<BackwardPass> last = running_.take_unfinished();
   if (!last) return {};
+  if (last->running()) {
+    return cat(
+        "DistributedDataParallel: the last backward pass still runs on rank ", tensor::get_rank(),
+        ". Call forward when it is over; a reentrant checkpoint around the model calls it in backward.");
+  }
   return cat(
       "DistributedDataParallel: the last backward pass is not finished, because these parameters got no "
       "gradient on rank ",

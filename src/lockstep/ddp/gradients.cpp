@@ -31,6 +31,7 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
   for (const std::string& name : options.sparse_parameters) find(parameters, "sparse_parameters", name);
   if (!options.param_to_hook_all_reduce.empty())
     delay_ends_with_ = find(parameters, "param_to_hook_all_reduce", options.param_to_hook_all_reduce);
+  auto accumulators = std::make_shared<Accumulators>();
   for (const auto& [name, parameter] : parameters) {
     Gradient gradient{
         .name = name,
@@ -45,8 +46,10 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
                         .sparse = is_in(options.sparse_parameters, name) || is_in(sparse, name),
                         .delayed = is_in(options.delay_all_reduce_named_params, name)};
     gradient.sparse_by_module = is_in(sparse, name) && !is_in(options.sparse_parameters, name);
+    accumulators->insert(gradient.slot->accumulator());
     all_.push_back(std::move(gradient));
   }
+  accumulators_ = std::move(accumulators);
 }
 
 std::vector<PlannedGradient> Gradients::planned() const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "lockstep/ddp/bucket.h"
@@ -16,6 +17,9 @@
 #include "lockstep/tensor/gradient_slot.h"
 
 namespace lockstep::ddp {
+
+// The nodes of the graph that accumulate the gradients of a model.
+using Accumulators = std::unordered_set<const torch::autograd::Node*>;
 
 struct Gradient {
   std::string name;  // of the parameter: "layers.0.weight"
@@ -39,6 +43,8 @@ class Gradients {
   // Whether it is sparse because of the kind of its module.
   bool is_sparse_by_module(std::size_t parameter) const { return all_[parameter].sparse_by_module; }
   std::vector<PlannedGradient> planned() const;
+  // Shared, because graphs outlive their model.
+  const std::shared_ptr<const Accumulators>& accumulators() const { return accumulators_; }
   // The gradient that lets those go that are delayed (bucket_plan.h); nothing if there are none.
   std::optional<std::size_t> delay_ends_with() const { return delay_ends_with_; }
   // '"a" and "b"', '"a", "b" and 7 others'.
@@ -64,6 +70,7 @@ class Gradients {
 
  private:
   std::vector<Gradient> all_;
+  std::shared_ptr<const Accumulators> accumulators_;
   std::optional<std::size_t> delay_ends_with_;
   BucketPlan plan_;
   std::vector<std::unique_ptr<GradBucket>> buckets_;  // by pointer: a hook may keep a reference until `then`

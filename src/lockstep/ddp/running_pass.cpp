@@ -14,25 +14,27 @@
 namespace lockstep::ddp {
 namespace {
 
-// Whether autograd computes the gradients of some tensors alone, as torch::autograd::grad() does.
-bool is_for_some_tensors() {
+// Whether the task of autograd that runs accumulates any of these gradients: torch::autograd::grad() does
+// not, and backward() with inputs does for those alone.
+bool accumulates_any(const Accumulators& gradients) {
   const auto* const asked_for = torch::autograd::get_current_graph_task_exec_info();
-  return asked_for != nullptr && !asked_for->empty();
+  if (asked_for == nullptr || asked_for->empty()) return true;
+  return std::any_of(asked_for->begin(), asked_for->end(),
+                     [&](const auto& each) { return each.second.needed_ && gradients.contains(each.first); });
 }
 
 constexpr const char* kEndedByException = "an exception ended its backward pass";
 
-// At the end of the first task that has come to a pass, and that came by a gradient. If it runs inside a node
-// of another task, gradients of that one may follow, so it does not show which parameters are used.
+// At the end of a task that ends a pass. If it came by a gradient alone, and runs inside a node of another
+// task, gradients of that one may follow.
 void check_is_whole(const BackwardPass& pass, int task) {
-  if (!pass.expected().ends_with_backward || pass.tasks().front() != task) return;
-  if (!torch::autograd::get_current_node()) return;
+  if (pass.was_entered_by_outputs(task) || !torch::autograd::get_current_node()) return;
   throw_reduction_error(
       "backward",
-      "DistributedDataParallel: the first gradient came from a backward inside another, as a reentrant "
+      "DistributedDataParallel: the last gradient came from a backward inside another, as a reentrant "
       "checkpoint runs one, and the outer one was not seen, because it has not come through what forward "
-      "returned. static_graph records the first backward pass as a whole. Return every tensor that the loss "
-      "is made of from forward.");
+      "returned. So nobody knows whether more gradients follow. Return every tensor that the loss is made of "
+      "from forward, as a type that is looked into.");
 }
 
 }  // namespace
@@ -40,6 +42,7 @@ void check_is_whole(const BackwardPass& pass, int task) {
 // What a forward leaves to the hooks of its outputs. Its parts refer to the owner, its group does not.
 struct RunningPass::Forward {
   PassParts parts;
+  std::shared_ptr<const Accumulators> accumulators;
   Expectation expected;
   tensor::ProcessGroup group;
   Mode mode;
@@ -52,9 +55,10 @@ void RunningPass::begin(const PassParts& parts, Expectation expected, std::span<
   std::shared_ptr<const Forward> forward;
   {
     const MutexLock lock(mutex_);
-    if (mode != Mode::kAccumulating && current_.pass && current_.pass->tasks().empty())
+    if (mode != Mode::kAccumulating && current_.pass && !current_.pass->entered())
       expected.include(current_.pass->expected());
-    forward = std::make_shared<const Forward>(parts, std::move(expected), parts.group, mode, era_);
+    forward = std::make_shared<const Forward>(parts, parts.gradients.accumulators(), std::move(expected),
+                                              parts.group, mode, era_);
   }
   std::shared_ptr<UnwindWatch> watch;  // shared by the hooks
   if (mode != Mode::kEvaluation) {
@@ -82,29 +86,26 @@ RunningPass::Current RunningPass::pass_of(const std::shared_ptr<const Forward>& 
 }
 
 void RunningPass::backward_reached(const std::shared_ptr<const Forward>& forward) {
-  if (is_for_some_tensors()) return;
-  const int task = torch::autograd::get_current_graph_task_id();
+  if (!accumulates_any(*forward->accumulators)) return;
   {
     const MutexLock lock(mutex_);
     if (forward->era != era_) return;
     if (forward->mode != Mode::kAccumulating) {
-      // Of a task that has finished its pass in another inside it, the rest is no pass.
-      if (std::find(last_tasks_.begin(), last_tasks_.end(), task) != last_tasks_.end()) return;
       if (!current_.pass) {
         current_ = pass_of(forward, forward->expected);
-      } else if (current_.forward != forward && current_.pass->tasks().empty()) {
+      } else if (current_.forward != forward && !current_.pass->entered()) {
         Expectation both = current_.pass->expected();
         both.include(forward->expected);
         current_ = pass_of(current_.forward, both);
       }
     }
   }
-  if (forward->mode == Mode::kAccumulating) return watch_task(forward);
+  if (forward->mode == Mode::kAccumulating) watch_task(forward);
   enter(Entry::kOutputs);
 }
 
 void RunningPass::owner_is_gone(const Forward& forward) {
-  if (forward.mode != Mode::kTraining || is_for_some_tensors()) return;
+  if (forward.mode != Mode::kTraining || !accumulates_any(*forward.accumulators)) return;
   const std::string what =
       "DistributedDataParallel: the model was destroyed between forward and backward, so nobody would reduce "
       "the gradients; keep it until backward is over.";
@@ -183,7 +184,7 @@ void RunningPass::drop(const std::shared_ptr<BackwardPass>& pass) {
   if (current_.pass == pass) current_ = {};
 }
 
-void RunningPass::enter(Entry entry) {
+void RunningPass::enter(Entry by) {
   Current now;
   {
     const MutexLock lock(mutex_);
@@ -193,7 +194,7 @@ void RunningPass::enter(Entry entry) {
   }
   const int task = torch::autograd::get_current_graph_task_id();
   bool entered = false;
-  or_end(now, [&] { entered = now.pass->enter(task); });
+  or_end(now, [&] { entered = now.pass->enter(task, by); });
   if (!entered) return;
   auto watch = std::make_shared<TaskWatch>([weak = self_, now] {
     const auto self = weak.lock();
@@ -201,26 +202,21 @@ void RunningPass::enter(Entry entry) {
     end_group(now.forward->group, "backward", kEndedByException);
     self->drop(now.pass);
   });
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = self_, watch, now, task, entry] {
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = self_, watch, now, task] {
     watch->reach_end();
-    if (const auto self = weak.lock()) self->leave(now, task, entry);
+    if (const auto self = weak.lock()) self->leave(now, task);
   });
 }
 
-void RunningPass::leave(const Current& now, int task, Entry entry) {
+void RunningPass::leave(const Current& now, int task) {
   if (current().pass != now.pass) return;
-  bool finished = false;
   or_end(now, [&] {
-    if (entry == Entry::kGradient) check_is_whole(*now.pass, task);
-    finished = now.pass->leave(task);
-    if (!finished) return;
+    if (!now.pass->leave()) return;
+    check_is_whole(*now.pass, task);
     now.pass->finish();
     finished_(now.pass->order());
+    drop(now.pass);
   });
-  if (!finished) return;
-  drop(now.pass);
-  const MutexLock lock(mutex_);
-  last_tasks_ = now.pass->tasks();
 }
 
 }  // namespace lockstep::ddp

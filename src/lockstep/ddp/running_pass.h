@@ -2,12 +2,13 @@
 // the outputs of forward and on gradients, and by callbacks at the end of its tasks.
 //
 // Every forward begins a pass, which takes the gradients of the next task of autograd. Forwards that come
-// before it are of the same pass. When it is over, another task that comes through the outputs of any of them
-// is a pass of its own: all that a synchronised forward leads to is reduced.
+// before it are of the same pass. So are the tasks that come to it until it is over, such as those that run
+// inside: a pass ends with the last of them. When it is over, another task that comes through the outputs of
+// any of its forwards is a pass of its own: all that a synchronised forward leads to is reduced.
 //
 // What a step of the pass throws ends the group and the pass; so does an exception elsewhere in backward, and
 // one that lets the outputs go before it. torch::autograd::grad() is not a backward pass: it accumulates
-// nothing, so nothing is reduced. Internal.
+// nothing, so nothing is reduced. Nor is a backward() for other inputs than the model's parameters. Internal.
 //
 // Thread safety: any thread. Ownership: a part of what its passes work on, which hooks of the graph refer to
 // weakly: see belong_to(). Backward through outputs that have outlived it is an error.
@@ -39,7 +40,8 @@ class RunningPass final {
     // A rank may be alone: its pass begins with a backward through its own outputs, if there ever is one, and
     // outputs that an exception lets go are nothing to the others.
     kEvaluation,
-    // There is no pass, for gradients stay this rank's own; but the others hear of its exceptions.
+    // It begins no pass: gradients stay this rank's own, unless a pass that was begun before waits for them.
+    // The others hear of its exceptions.
     kAccumulating
   };
 
@@ -65,14 +67,12 @@ class RunningPass final {
     std::shared_ptr<BackwardPass> pass = {};      // shared with the tasks of autograd
   };
   static Current pass_of(const std::shared_ptr<const Forward>& forward, const Expectation& expected);
-  // By what a task of autograd comes to the pass.
-  enum class Entry : std::uint8_t { kOutputs, kGradient };
   Current current() const;
   void backward_reached(const std::shared_ptr<const Forward>& forward);
   static void owner_is_gone(const Forward& forward);
   void watch_task(const std::shared_ptr<const Forward>& forward) const;
-  void enter(Entry entry);
-  void leave(const Current& current, int task, Entry entry);
+  void enter(Entry by);
+  void leave(const Current& current, int task);
   void unwound(const Forward& forward);
   void or_end(const Current& current, const std::function<void()>& step);
   void drop(const std::shared_ptr<BackwardPass>& pass);
@@ -81,8 +81,7 @@ class RunningPass final {
   std::weak_ptr<RunningPass> self_;
   mutable Mutex mutex_;
   Current current_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<int> last_tasks_ LOCKSTEP_GUARDED_BY(mutex_);  // of the pass that was finished last
-  std::uint64_t era_ LOCKSTEP_GUARDED_BY(mutex_) = 0;        // forwards of another one are forgotten
+  std::uint64_t era_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // forwards of another one are forgotten
   bool begun_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
