@@ -256,7 +256,9 @@ void BackwardPass::launch(std::size_t bucket) {
   skipped_[bucket] = may_skip(bucket);
   if (!skipped_[bucket]) {
     tell(PassPhase::kLaunched, bucket);
-    parts_.gradients.bucket(bucket).set_group(parts_.group, parts_.purpose.of_bucket(bucket));
+    // Ranks that leave out different buckets hear it in words of its own, when all know what was used.
+    const std::size_t purpose = parts_.skip_unused ? 0 : bucket;
+    parts_.gradients.bucket(bucket).set_group(parts_.group, parts_.purpose.of_bucket(purpose));
     works_[bucket] = parts_.hook->reduce(parts_.gradients.bucket(bucket));
   }
   if (bucket + 1 < works_.size()) return;
