@@ -21,7 +21,8 @@ namespace nn = torch::nn;
 // Numbers of their own for each rank and step, whatever else has asked for numbers.
 at::Generator generator(int rank, int step) {
   at::Generator own = at::detail::createCPUGenerator();
-  own.set_current_seed(static_cast<std::uint64_t>(1000 * step + rank + 1));
+  const int seed = 1000 * step + rank + 1;
+  own.set_current_seed(static_cast<std::uint64_t>(seed));
   return own;
 }
 at::Tensor numbers(at::IntArrayRef sizes, int rank, int step) {

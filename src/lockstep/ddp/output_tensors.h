@@ -73,20 +73,15 @@ concept HasNoTensor = std::is_void_v<T> || std::is_arithmetic_v<std::remove_poin
 // `Outer`: the types that T was found in.
 template <typename T, typename... Outer>
 const std::type_info* unknown_in() {
-  if constexpr ((std::same_as<T, Outer> || ...)) {
-    return nullptr;
-  } else if constexpr (requires { typename OutputTensors<T>::Unknown; }) {
-    if constexpr (HasNoTensor<T>) return nullptr;
-    return &typeid(T);
-  } else if constexpr (requires { typename OutputTensors<T>::Parts; }) {
-    const std::type_info* found = nullptr;
+  const std::type_info* found = nullptr;
+  if constexpr (requires { typename OutputTensors<T>::Unknown; }) {
+    if constexpr (!HasNoTensor<T>) found = &typeid(T);
+  } else if constexpr (!(std::same_as<T, Outer> || ...) && requires { typename OutputTensors<T>::Parts; }) {
     [&]<typename... Part>(Types<Part...>) {
       (void)((found = unknown_in<std::remove_cvref_t<Part>, T, Outer...>(), found != nullptr) || ...);
     }(typename OutputTensors<T>::Parts{});
-    return found;
-  } else {
-    return nullptr;
   }
+  return found;
 }
 
 template <typename T>

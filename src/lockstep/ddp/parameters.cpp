@@ -128,7 +128,7 @@ class Flat {
         std::memcpy(whole.mutable_data_ptr(), from, whole.nbytes());
         data.copy_(whole);
       }
-      from += static_cast<std::size_t>(data.numel()) * data.element_size();
+      from += data.nbytes();
     }
   }
 
@@ -261,7 +261,7 @@ void broadcast_from_first(const NamedTensors& tensors, const tensor::ProcessGrou
   std::vector<at::Tensor> chunk;
   std::size_t bytes = 0;
   for (const auto& [name, tensor] : tensors) {
-    const std::size_t more = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
+    const std::size_t more = tensor.nbytes();
     if (bytes + more > kChunk) {
       broadcast_chunk(chunk, bytes, group, purpose);
       chunk.clear();
