@@ -41,6 +41,42 @@ def trained(model, rank, steps=3):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
+class Branches(torch.nn.Module):
+    """Steps take its branches in turns; the last is nobody's."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.stem = torch.nn.Linear(8, 16)
+        self.branches = torch.nn.ModuleList(torch.nn.Linear(16, 4) for _ in range(3))
+
+    def forward(self, x, which):
+        return self.branches[which](self.stem(x).relu())
+
+
+def gradients(model):
+    return [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
+
+
+def same_gradients(ours, theirs):
+    return all(theirs[i] is None if one is None else one.equal(theirs[i]) for i, one in enumerate(ours))
+
+
+def unused(rank, size):
+    """Also branches that one rank alone has taken; where nobody has, no gradient is touched."""
+    gloo = dist.new_group(backend="gloo")
+    for kind in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.0001}):
+        models = [DistributedDataParallel(Branches(), process_group=group, find_unused_parameters=True, **kind) for group in (None, gloo)]
+        taken = [lambda step: step % 2, lambda step: (step + rank) % 2]
+        for step in range(8):
+            for model in models:
+                model.zero_grad()
+                model(batch(rank, step), taken[step // 4](step)).square().sum().backward()
+            ours, theirs = map(gradients, models)
+            assert same_gradients(ours, theirs), (kind, step)
+            assert ours[0] is not None and ours[-1] is None, (kind, step)
+
+
 def ddp(rank, size):
     gloo = dist.new_group(backend="gloo")
     kinds = [{}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
@@ -55,37 +91,42 @@ def ddp(rank, size):
 
 
 def hooks(rank, size):
+    gloo = dist.new_group(backend="gloo")
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook,
                  default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook),
                  dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
-        model = DistributedDataParallel(net(), bucket_cap_mb=0.001)
-        if isinstance(hook, dist.BuiltinCommHookType):
-            model._register_builtin_comm_hook(hook)
-        else:
-            model.register_comm_hook(None, hook)
-        values = trained(model, rank)
-        same = [value.clone() for value in values]
-        for value in same:
-            dist.broadcast(value, 0)
-        assert all(map(torch.equal, same, values)), hook
-    model = DistributedDataParallel(net())  # one bucket: torch's hook waits for itself with more, on any backend
-    model.register_comm_hook(power_sgd.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2),
-                             power_sgd.powerSGD_hook)
-    values = trained(model, rank)
-    first = values[0].clone()
-    dist.broadcast(first, 0)
-    assert first.equal(values[0])
+        results = []
+        for group in (None, gloo):
+            model = DistributedDataParallel(net(), process_group=group, bucket_cap_mb=0.001)
+            if isinstance(hook, dist.BuiltinCommHookType):
+                model._register_builtin_comm_hook(hook)
+            else:
+                model.register_comm_hook(group, hook)
+            results.append(trained(model, rank))
+        assert all(map(torch.equal, *results)), hook
+    results = []
+    for group in (None, gloo):
+        # One bucket: torch's hook waits for itself with more, on any backend.
+        model = DistributedDataParallel(net(), process_group=group)
+        model.register_comm_hook(power_sgd.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2),
+                                 power_sgd.powerSGD_hook)
+        results.append(trained(model, rank, steps=5))
+    assert all(map(torch.equal, *results))
 
 
 def uneven(rank, size):
-    model = DistributedDataParallel(net().requires_grad_())
-    with Join([model]):
-        for step in range(2 + rank):
-            model(batch(rank, step)).sum().backward()
-    with model.no_sync():
-        model(batch(rank, 0)).sum().backward()
-    model(batch(rank, 1)).sum().backward()
-    return [parameter.grad.clone() for parameter in model.parameters()]
+    gloo = dist.new_group(backend="gloo")
+    models = [DistributedDataParallel(net().requires_grad_(), process_group=group) for group in (None, gloo)]
+    for model in models:
+        with Join([model]):
+            for step in range(2 + rank):
+                model(batch(rank, step)).sum().backward()
+        with model.no_sync():
+            model(batch(rank, 0)).sum().backward()
+        model(batch(rank, 1)).sum().backward()
+    ours, theirs = map(gradients, models)
+    assert same_gradients(ours, theirs)
+    return ours
 
 
 def sharded(rank, size):
@@ -173,7 +214,10 @@ class ProgramsTest(unittest.TestCase):
     def test_ddp_trains_to_gloos_bits(self):
         World(2).run(ddp)
 
-    def test_comm_hooks(self):
+    def test_ddp_with_branches_that_are_not_taken_has_gloos_gradients(self):
+        World(2).run(unused)
+
+    def test_comm_hooks_train_to_gloos_bits(self):
         World(2).run(hooks)
 
     def test_join_and_no_sync(self):
