@@ -84,6 +84,13 @@ import warnings
 warnings.simplefilter("error")
 lockstep_torch_entry.register()
 print("goes on")
+""",
+    "does not load": """
+sys.modules["lockstep_torch._C"] = None
+try:
+    import lockstep_torch
+except ImportError as error:
+    print(error)
 """}
 
 # Runs each of them to the interpreter's end, in a fork: torch is imported once.
@@ -163,6 +170,11 @@ class PackageTest(unittest.TestCase):
                                   r"install it again\.\ngoes on\n$")
         said = "lockstep-torch could not make itself known to torch"
         self.assertRegex(errors, rf"(?m)UserWarning: {said}.*\n(?:.*\n)*{said}")
+
+    def test_an_extension_that_does_not_load_says_what_it_was_built_for(self):
+        _, printed, errors = self.outcome("does not load")
+        self.assertRegex(printed, r"^lockstep-torch cannot be loaded with torch (2\.\d+\.\d+)\S*: .*_C.* "
+                                  r"It works with the torch that it was built for, \1: install it again\.\n$", errors)
 
     def test_nothing_but_the_module_itself_is_seen_of_the_core(self):
         """It is linked in, and is not mixed up with one of a program that has it too."""
