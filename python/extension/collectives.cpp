@@ -79,6 +79,43 @@ int root(const Given& given) {
 // A gather's list where there is none: torch gives an empty list, or a list with an empty one.
 const std::vector<at::Tensor> kNone;
 
+// Whether what this rank gives to itself lies where it takes it, as in all_gather(list, list[rank]), which
+// torch's own backends allow.
+bool is_in_place(const at::Tensor& given, const at::Tensor& taken) {
+  const auto has_memory = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0;
+  };
+  return has_memory(given) && has_memory(taken) && given.const_data_ptr() == taken.const_data_ptr();
+}
+
+// `given`, or a copy of it where the call is in place. Any other overlap is found later, and refused.
+at::Tensor apart(const at::Tensor& given, const at::Tensor& taken) {
+  return is_in_place(given, taken) ? given.detach().clone() : given;
+}
+
+// `list`, with a copy of what is at `own` where that is in place.
+std::vector<at::Tensor> own_apart(std::vector<at::Tensor> list, int own, const at::Tensor& taken) {
+  const auto at = static_cast<std::size_t>(own);
+  if (at < list.size()) list[at] = apart(list[at], taken);
+  return list;
+}
+
+// What is at `own`; nothing in a list that is too short, which is refused later.
+at::Tensor at_own(const std::vector<at::Tensor>& list, int own) {
+  const auto at = static_cast<std::size_t>(own);
+  return at < list.size() ? list[at] : at::Tensor();
+}
+
+// Whether two tensors of as many elements are divided into as many parts along rows of different shapes: then
+// torch's own backends move the elements, whatever their shapes.
+bool have_other_rows(const at::Tensor& output, const at::Tensor& input, int parts) {
+  const auto is_divided = [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.dim() > 0 && tensor.is_contiguous() && tensor.size(0) % parts == 0;
+  };
+  return is_divided(output) && is_divided(input) && output.numel() == input.numel() &&
+         output.sizes().slice(1) != input.sizes().slice(1);
+}
+
 // The places of the tensors of each type: what travels together is of one type.
 std::vector<std::vector<std::size_t>> by_type(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<std::size_t>> places;
@@ -170,8 +207,9 @@ WorkPtr ProcessGroupLockstep::allgather(TensorLists& outputs, Tensors& inputs,
                                         const c10d::AllgatherOptions& opts) {
   const Tensor& input = only("all_gather", inputs);
   const Tensors& list = only("all_gather", outputs);
-  return issue(named(OpType::ALLGATHER, "all_gather", inputs, outputs, opts),
-               [&] { return tensor::all_gather(list, input, plain(group(), opts)); });
+  return issue(named(OpType::ALLGATHER, "all_gather", inputs, outputs, opts), [&] {
+    return tensor::all_gather(list, apart(input, at_own(list, getRank())), plain(group(), opts));
+  });
 }
 
 WorkPtr ProcessGroupLockstep::_allgather_base(Tensor& output, Tensor& input,
@@ -182,8 +220,13 @@ WorkPtr ProcessGroupLockstep::_allgather_base(Tensor& output, Tensor& input,
 
 WorkPtr ProcessGroupLockstep::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                   const c10d::AllgatherOptions& opts) {
-  return issue(named(OpType::ALLGATHER_COALESCED, "all_gather", inputs, outputs, opts),
-               [&] { return tensor::all_gather_coalesced(outputs, inputs, plain(group(), opts)); });
+  return issue(named(OpType::ALLGATHER_COALESCED, "all_gather", inputs, outputs, opts), [&] {
+    const auto own = static_cast<std::size_t>(getRank());
+    Tensors given = inputs;
+    for (std::size_t i = 0; own < outputs.size() && i < given.size(); ++i)
+      given[i] = apart(given[i], at_own(outputs[own], static_cast<int>(i)));
+    return tensor::all_gather_coalesced(outputs, given, plain(group(), opts));
+  });
 }
 
 WorkPtr ProcessGroupLockstep::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -207,7 +250,7 @@ WorkPtr ProcessGroupLockstep::gather(TensorLists& outputs, Tensors& inputs, cons
   const Tensor& input = only("gather", inputs);
   const Tensors& list = outputs.empty() ? kNone : only("gather", outputs);
   return issue(named(OpType::GATHER, "gather", inputs, outputs, opts), [&] {
-    return tensor::gather(input, list,
+    return tensor::gather(apart(input, at_own(list, getRank())), list,
                           {.group_dst = root(opts),
                            .group = group(),
                            .async_op = opts.asyncOp,
@@ -220,7 +263,7 @@ WorkPtr ProcessGroupLockstep::scatter(Tensors& outputs, TensorLists& inputs,
   const Tensor& output = only("scatter", outputs);
   const Tensors& list = inputs.empty() ? kNone : only("scatter", inputs);
   return issue(named(OpType::SCATTER, "scatter", list, outputs, opts), [&] {
-    return tensor::scatter(output, list,
+    return tensor::scatter(output, own_apart(list, getRank(), output),
                            {.group_src = root(opts),
                             .group = group(),
                             .async_op = opts.asyncOp,
@@ -234,7 +277,7 @@ WorkPtr ProcessGroupLockstep::reduce_scatter(Tensors& outputs, TensorLists& inpu
   const Tensors& list = only("reduce_scatter", inputs);
   const tensor::ReduceOptions asked = reducing(within_, "reduce_scatter", opts);
   return issue(named(OpType::REDUCE_SCATTER, "reduce_scatter", list, outputs, opts),
-               [&] { return tensor::reduce_scatter(output, list, asked); });
+               [&] { return tensor::reduce_scatter(output, own_apart(list, getRank(), output), asked); });
 }
 
 WorkPtr ProcessGroupLockstep::_reduce_scatter_base(Tensor& output, Tensor& input,
@@ -266,13 +309,18 @@ WorkPtr ProcessGroupLockstep::alltoall_base(Tensor& output, Tensor& input,
                                             std::vector<std::int64_t>& input_sizes,
                                             const c10d::AllToAllOptions& opts) {
   return issue(named(OpType::ALLTOALL_BASE, "all_to_all", input, output, opts), [&] {
-    return tensor::all_to_all_single(output, input, output_sizes, input_sizes, plain(group(), opts));
+    const bool is_flat =
+        output_sizes.empty() && input_sizes.empty() && have_other_rows(output, input, getSize());
+    return tensor::all_to_all_single(is_flat ? output.view(-1) : output, is_flat ? input.view(-1) : input,
+                                     output_sizes, input_sizes, plain(group(), opts));
   });
 }
 
 WorkPtr ProcessGroupLockstep::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
-  return issue(named(OpType::ALLTOALL, "all_to_all", inputs, outputs, opts),
-               [&] { return tensor::all_to_all(outputs, inputs, plain(group(), opts)); });
+  return issue(named(OpType::ALLTOALL, "all_to_all", inputs, outputs, opts), [&] {
+    const Tensor taken = at_own(outputs, getRank());
+    return tensor::all_to_all(outputs, own_apart(inputs, getRank(), taken), plain(group(), opts));
+  });
 }
 
 WorkPtr ProcessGroupLockstep::send(Tensors& tensors, int to, int tag) {
@@ -306,9 +354,12 @@ WorkPtr ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
 }
 
 void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  run_interruptibly(within_, [&] {
+  const Named call = {
+      .type = OpType::BARRIER, .name = "monitored_barrier", .async_op = false, .timeout = opts.timeout};
+  (void)issue(call, [&] {
     tensor::monitored_barrier(
         {.group = group(), .timeout = duration(opts.timeout), .wait_all_ranks = wait_all_ranks});
+    return WorkHandle();
   });
 }
 

@@ -7,10 +7,10 @@ import torch
 VERSION = "2.10"  # of the format
 # torch's analyzer knows operations by names of its own, behind the name of a backend that it knows. That of 2.11 knows
 # NCCL's names alone; by the last two it takes any sizes, if they are the same on all ranks.
-NAMES = {"sparse_all_reduce": "all_reduce", "recvAnySource": "recv"}
+NAMES = {"sparse_all_reduce": "all_reduce", "recvAnySource": "recv", "monitored_barrier": "barrier"}
 BACKEND, UNEVEN_GATHER, UNEVEN_SCATTER = "gloo", "all_gather_v", "reduce_scatter_v"
 if torch.torch_version.TorchVersion(torch.__version__) < (2, 13):
-    NAMES["barrier"] = "all_reduce_barrier"
+    NAMES["barrier"] = NAMES["monitored_barrier"] = "all_reduce_barrier"
     BACKEND, UNEVEN_GATHER, UNEVEN_SCATTER = "nccl", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced"
 
 

@@ -29,7 +29,7 @@ from worlds import World
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench"
 KINDS = ["all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", UNEVEN_GATHER, "gather", "scatter",
          "reduce_scatter", "_reduce_scatter_base", "all_to_all", "all_to_all", NAMES.get("barrier", "barrier"),
-         "all_gather", "all_reduce"]
+         NAMES["monitored_barrier"], "all_gather", "all_reduce"]
 
 
 def every_kind(rank, size):
@@ -47,6 +47,7 @@ def every_kind(rank, size):
     dist.all_to_all_single(whole, whole.clone())
     dist.all_to_all([torch.empty(1) for _ in range(size)], [torch.ones(1) for _ in range(size)])
     dist.barrier(async_op=True).wait()
+    lockstep_torch.monitored_barrier()
     dist.all_gather_object([None] * size, {}, group=None)
 
 
