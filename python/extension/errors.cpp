@@ -24,7 +24,10 @@ Status with_torchs_words(const Status& status) {
     words += cat(", or as gloo says it: Rank ", *cause.rank, " timed out in monitoredBarrier: Rank ",
                  cause.missing.front(), " failed to pass monitoredBarrier");
   }
-  return {status.code(), cat(status.message(), words), cause};
+  std::string_view message = status.message();
+  const bool is_sentence = message.ends_with('.');
+  if (is_sentence) message.remove_suffix(1);
+  return {status.code(), cat(message, words, is_sentence ? "." : ""), cause};
 }
 
 }  // namespace

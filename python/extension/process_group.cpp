@@ -16,6 +16,8 @@ namespace {
 
 // For the store's server to end, whose rank may leave a moment later.
 constexpr Duration kServerEnd = std::chrono::seconds(1);
+// For what was issued and not waited for, when its group is destroyed.
+constexpr Duration kDrain = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -33,9 +35,29 @@ ProcessGroupLockstep::ProcessGroupLockstep(MadeGroup made, OptionsPtr options)
   init();
 }
 
-ProcessGroupLockstep::~ProcessGroupLockstep() { shutdown(); }
+ProcessGroupLockstep::~ProcessGroupLockstep() { leave(); }
 
 void ProcessGroupLockstep::shutdown() {
+  try {
+    drain();
+  } catch (...) {  // by an interrupt
+    leave();
+    throw;
+  }
+  leave();
+}
+
+void ProcessGroupLockstep::drain() {
+  if (!within_.state->is_of_this_process()) return;
+  c10::intrusive_ptr<LockstepWork> last;
+  {
+    const MutexLock lock(mutex_);
+    if (last_) last = last_->lock();
+  }
+  if (last) last->wait_to_end(kDrain);
+}
+
+void ProcessGroupLockstep::leave() {
   const WithoutGil without_gil;
   if (!within_.state->is_of_this_process()) return;  // who held the lock then is not here
   std::shared_ptr<Stay> stay;                        // let go of with no lock held
@@ -43,7 +65,8 @@ void ProcessGroupLockstep::shutdown() {
     const MutexLock lock(mutex_);
     stay = std::exchange(stay_, nullptr);
   }
-  const std::shared_ptr<TorchStore> store = stay && standing_ != Standing::kSome ? stay->store : nullptr;
+  const bool is_left = stay && standing_ != Standing::kSome && stay->remove_own();
+  const std::shared_ptr<TorchStore> store = is_left ? stay->store : nullptr;
   if (store) store->leave();
   within_.state->close();
   stay.reset();
@@ -321,7 +344,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::start(
     plan.title = cat(profiling_name_, ":", named.name);
     plan.inputs = named.inputs.vec();
   }
-  WorkPtr work = LockstepWork::start(std::move(plan), begin);
+  const auto work = LockstepWork::start(std::move(plan), begin);
+  if (!named.peer) {
+    const MutexLock lock(mutex_);
+    last_.emplace(work);
+  }
   collect(work);
   return work;
 }

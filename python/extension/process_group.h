@@ -5,8 +5,9 @@
 //
 // Thread safety: any thread; as with every backend of torch, all ranks issue collectives in the same order.
 // Coalescing: what a thread issues between startCoalescing() and endCoalescing() is waited for by one Work.
-// shutdown() leaves the group, and waits for nobody; but where rank 0 serves torch's store, the others wait a
-// moment for the end of that.
+// shutdown() leaves the group. It waits up to 5 s for collectives that were issued, of a group that has not
+// failed, and for nobody else; but where rank 0 serves torch's store, the others wait a moment for the end of
+// that. The destructor leaves at once.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -41,7 +42,10 @@ class ProcessGroupLockstep final : public c10d::Backend {
   const std::string getBackendName() const override { return "lockstep"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options(); }
   bool supportsSplitting() const override { return true; }
-  bool supportsCoalescing() const override { return true; }
+  // torch asks for the sake of batch_isend_irecv() alone, which would make a scope that a call that is
+  // refused leaves open, and with it later collectives undone. Who begins a scope by name has one all the
+  // same.
+  bool supportsCoalescing() const override { return false; }
   bool supportsShrinking() const override { return true; }
   bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override;
@@ -128,6 +132,9 @@ class ProcessGroupLockstep final : public c10d::Backend {
   void refuse_in_forked_child(const Named& named) const;
   // Throws ValueError.
   void refuse_other_devices(const Named& named) const;
+  // Until the last collective that was issued has ended, and with it all; not for long.
+  void drain();
+  void leave();
   bool is_coalescing() const;
   void collect(const WorkPtr& work);
   tensor::ProcessGroup group() const { return tensor::ProcessGroup(within_.state); }
@@ -160,6 +167,8 @@ class ProcessGroupLockstep final : public c10d::Backend {
   std::shared_ptr<Stay> stay_ LOCKSTEP_GUARDED_BY(mutex_);  // nothing after shutdown()
   const std::shared_ptr<CompletionPool> pool_;
   std::map<std::thread::id, std::vector<WorkPtr>> coalescing_ LOCKSTEP_GUARDED_BY(mutex_);
+  // The last collective that somebody was to wait for; the core keeps it until it has ended.
+  std::optional<c10::weak_intrusive_ptr<LockstepWork>> last_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<const TracedGroup> traced_ LOCKSTEP_GUARDED_BY(mutex_);  // from the first operation on
   std::uint64_t collectives_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::uint64_t messages_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

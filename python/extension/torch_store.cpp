@@ -218,6 +218,7 @@ Result<bool> TorchStore::check(Keys keys, When) {
 Status TorchStore::wait(Keys keys, When deadline) {
   const Deadline end = deadline.value_or(clock().in(timeout()));
   const std::vector<std::string> names(keys.begin(), keys.end());
+  if (is_leaving_) return lost_because(cat("wait for ", keys_text(keys)), "this rank has left");
   if (end.remaining() < kShort) return wait_a_moment(names, end);
   const Status waited =
       guarded(cat("wait for ", keys_text(keys)), [&](c10d::Store& store) { store.wait(names, until(end)); });

@@ -30,8 +30,9 @@ class TorchStore final : public store::Store {
   // Whether torch has made it by env:// or tcp://, rather than been given it. Its own prefix tells.
   static bool is_of_rendezvous(const c10::intrusive_ptr<c10d::Store>& store);
 
-  // This rank leaves: from now on nothing is asked of a server that has ended. If it ends with this rank,
-  // torch can end it at once: it is let go of here, and every call is kStoreLost.
+  // This rank leaves: from now on nothing is asked of a server that has ended, and who waits for keys, as for
+  // the members of a new group, gets kStoreLost. If it ends with this rank, torch can end it at once: it is
+  // let go of here, and every call is kStoreLost.
   void leave();
   // Where it ends with rank 0: until it has, or the deadline. Who joins again before that, by the same
   // address, would meet in what is about to end.

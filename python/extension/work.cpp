@@ -242,6 +242,17 @@ bool LockstepWork::wait(milliseconds timeout) {
   return true;
 }
 
+void LockstepWork::wait_to_end(Duration patience) {
+  if (isCompleted()) return;
+  run_interruptibly(plan_.group, [&] {
+    try {
+      handle_.wait(patience);
+    } catch (const std::exception&) {  // its error is for who waits for it
+    }
+  });
+  (void)isCompleted();
+}
+
 void LockstepWork::wait_for_operation(milliseconds timeout) const {
   std::optional<Deadline> deadline;
   if (timeout > milliseconds(0)) deadline = Clock::steady().in(timeout);

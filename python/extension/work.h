@@ -61,6 +61,8 @@ class LockstepWork final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override {}
   bool wait(std::chrono::milliseconds timeout) override;
+  // Until it has ended, whichever way, but not for longer than that. Throws if it is interrupted.
+  void wait_to_end(Duration patience);
   // Ends its group.
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;

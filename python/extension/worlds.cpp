@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
 #include "extension/errors.h"
+#include "extension/hold_count.h"
 #include "extension/interrupts.h"
 #include "extension/lockstep_store.h"
 #include "extension/torch_store.h"
@@ -23,6 +25,11 @@ namespace {
 constexpr Duration kAtExit = std::chrono::seconds(2);
 // What a world and a group in it take.
 constexpr Bytes kLeastHeap = Bytes::mib(8);
+// For a world to notice that a rank is lost, whose store was noticed first.
+constexpr Duration kNotice = std::chrono::milliseconds(200);
+constexpr Duration kNoticePoll = std::chrono::milliseconds(5);
+
+HoldCount g_asides;  // calls that make a group, and may have been left to themselves
 
 // The one global: what this process is in, as torch's own list of groups is one.
 class Stays {
@@ -171,8 +178,47 @@ MadeGroup made_of(Standing standing, const std::shared_ptr<Stay>& stay,
                   std::shared_ptr<tensor::GroupState> state, std::vector<int> torchs) {
   auto names = std::make_shared<const RankNames>(state->world_ranks(), std::move(torchs), state->rank());
   MadeGroup made{standing, stay, std::move(state), std::move(names)};
+  if (standing != Standing::kSome) stay->add_own();
   Stays::all().add(made);
   return made;
+}
+
+// A world in the hands of a call that makes a group.
+class HeldStay {
+ public:
+  explicit HeldStay(std::shared_ptr<Stay> stay) : hold_(g_asides), stay_(std::move(stay)) {}
+  Stay& operator*() const { return *stay_; }
+
+ private:
+  const HoldCount::Hold hold_;  // the last to go
+  const std::shared_ptr<Stay> stay_;
+};
+
+using Made = Result<std::unique_ptr<Backend>>;
+
+template <typename Make>
+Made made_aside(const std::shared_ptr<Stay>& stay, const Make& make) {
+  return run_aside([held = std::make_shared<HeldStay>(stay), make] { return make(**held); });
+}
+
+// Why a group could not be made. A store that is lost is mostly lost with rank 0, and the world's own group
+// knows who is lost; where the world has been shrunk, it has ended with another failure.
+Status not_made(const Stay& stay, const Status& error) {
+  const bool is_whole = std::ssize(stay.left()) == stay.world->size().value;
+  if (error.failure() != Failure::kStoreLost || !is_whole) return error;
+  const Deadline end = Clock::steady().in(kNotice);
+  Status lost = stay.world->group().failure();
+  while (lost.ok() && !end.expired()) {
+    std::this_thread::sleep_for(kNoticePoll);
+    lost = stay.world->group().failure();
+  }
+  return lost.code() == Code::kDisconnected ? lost : error;
+}
+
+Status named(const Status& error, const Stay& stay, const std::string& group) {
+  const std::string call = cat("rank ", stay.world->rank(), ": new_group");
+  if (error.message().starts_with(call)) return error;
+  return error.with_prefix(cat(call, group.empty() ? "" : cat(" of the group ", base::quoted(group)), ": "));
 }
 
 // The members as ranks of the world of torch's default group; none if that is not ours.
@@ -205,6 +251,16 @@ void Stay::set_left(std::vector<Rank> ranks) {
   left_ = std::move(ranks);
 }
 
+void Stay::add_own() {
+  const MutexLock lock(mutex_);
+  ++own_;
+}
+
+bool Stay::remove_own() {
+  const MutexLock lock(mutex_);
+  return --own_ == 0;
+}
+
 std::string Stay::unique_name(const std::string& name, const std::vector<Rank>& members) {
   const MutexLock lock(mutex_);
   const int count = ++made_[{name, members}];
@@ -220,6 +276,7 @@ void leave_all() {
     if (const auto state = group->state.lock()) state->close();
   }
   wait_for_works(deadline);
+  g_asides.wait_for_none(deadline);
   for (const Stays::Group& group : groups) group.pool->drain(deadline);
 }
 
@@ -251,8 +308,11 @@ MadeGroup make_group_in(const std::shared_ptr<Stay>& stay, const Members& member
                         const OptionsPtr& options) {
   GroupOptions group{.timeout = options->timeout};
   if (!name.empty()) group.name = stay->unique_name(name, members.world);
-  auto made =
-      run_aside([stay, world = members.world, group] { return stay->world->new_group(world, group); });
+  Made made = made_aside(stay, [world = members.world, group](Stay& in) -> Made {
+    Made one = in.world->new_group(world, group);
+    if (!one.ok()) return named(not_made(in, one.status()), in, group.name.value_or(""));
+    return one;
+  });
   if (!made.ok()) throw_torch(RankNames(members.world, members.torchs, 0).told(made.status()));
   return made_of(Standing::kSome, stay, state_of(*stay, keeping_world(*stay, std::move(*made)), name),
                  members.torchs);
@@ -265,7 +325,7 @@ MadeGroup shrink_world(const std::shared_ptr<Stay>& stay, Standing standing, con
   for (const Rank rank : stay->left()) {
     if (!contains(left.world, rank)) shrink.exclude.push_back(rank);
   }
-  auto made = run_aside([stay, shrink] { return stay->world->shrink(shrink); });
+  Made made = made_aside(stay, [shrink](Stay& in) { return in.world->shrink(shrink); });
   if (!made.ok()) throw_torch(RankNames(left.world, left.torchs, 0).told(made.status()));
   const auto state = state_of(*stay, keeping_world(*stay, std::move(*made)), options->group_name);
   stay->set_left(state->world_ranks());

@@ -49,6 +49,10 @@ class Stay {
   // The ranks of the world that were not shrunk away, as torch numbers them: 0 is the first of them.
   std::vector<Rank> left() const;
   void set_left(std::vector<Rank> ranks);
+  // Counts the groups that are the world's own: the one that is left by shrink() goes, and the world stays.
+  void add_own();
+  // Whether it was the last, with which the world is left.
+  bool remove_own();
   // What the core calls a group, on all its members. torch gives names again once their groups are destroyed,
   // and keys of those are still in the store.
   std::string unique_name(const std::string& name, const std::vector<Rank>& members);
@@ -56,6 +60,7 @@ class Stay {
  private:
   mutable Mutex mutex_;
   std::vector<Rank> left_ LOCKSTEP_GUARDED_BY(mutex_);
+  int own_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::map<std::pair<std::string, std::vector<Rank>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
@@ -90,8 +95,9 @@ struct MadeGroup {
 };
 
 // Before the interpreter ends, on its thread: leaves all groups, and waits a little for the calls of other
-// threads, which do not return any more, for works, and for what hangs on futures. A thread that asks for the
-// GIL after that is ended by Python, and takes the process along.
+// threads, which do not return any more, for works, for what hangs on futures, and for calls that were
+// interrupted, which keep their world. A thread that asks for the GIL after that is ended by Python, and
+// takes the process along.
 void leave_all();
 
 // Called by all members. Throws torch's exceptions.

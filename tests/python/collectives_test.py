@@ -2,13 +2,15 @@
 
 import datetime
 import itertools
+import os
+import time
 import unittest
 
 import torch
 import torch.distributed as dist
 
 import lockstep_torch
-from worlds import PATIENCE, World
+from worlds import PATIENCE, World, free_port
 
 SOON = datetime.timedelta(milliseconds=300)
 
@@ -78,6 +80,83 @@ def moves_as_gloo(rank, size):
         assert all(map(same, *results)), dtype
 
 
+def in_place_as_gloo(rank, size):
+    """What a rank gives to itself lies where it takes it: in a list of its own tensors, or of the parts of one."""
+    gloo = dist.new_group(backend="gloo")
+
+    def lists(value):
+        whole = torch.full((3 * size,), float(value))
+        return [torch.full((3,), float(value)) for _ in range(size)], list(whole.chunk(size))
+
+    def all_gather(parts, group):
+        parts[rank].fill_(rank + 1)
+        dist.all_gather(parts, parts[rank], group=group)
+
+    def gather(parts, group):
+        parts[rank].fill_(rank + 1)
+        dist.gather(parts[rank], parts if rank == 0 else None, dst=0, group=group)
+
+    def scatter(parts, group):
+        for r, part in enumerate(parts):
+            part.fill_(10 * rank + r)
+        dist.scatter(parts[rank], parts if rank == size - 1 else None, src=size - 1, group=group)
+
+    def reduce_scatter(parts, group):
+        for r, part in enumerate(parts):
+            part.fill_(10 * rank + r)
+        dist.reduce_scatter(parts[rank], parts, group=group)
+
+    def all_to_all(parts, group):
+        for r, part in enumerate(parts):
+            part.fill_(10 * rank + r)
+        taken = [parts[r] if r == rank else torch.zeros(3) for r in range(size)]
+        dist.all_to_all(taken, parts, group=group)
+        parts.extend(taken)
+
+    def all_gather_coalesced(parts, group):
+        parts[rank].fill_(rank + 1)
+        outputs = [[part, torch.zeros(2)] for part in parts]
+        backend = dist.group.WORLD if group is None else group
+        backend._get_backend(torch.device("cpu")).allgather_coalesced(outputs, [parts[rank], torch.full((2,), float(rank))]).wait()
+        parts.extend(other for _, other in outputs)
+
+    for call in (all_gather, gather, scatter, reduce_scatter, all_to_all, all_gather_coalesced):
+        for ours, theirs in zip(lists(-1), lists(-1)):
+            call(ours, None)
+            call(theirs, gloo)
+            assert all(map(same, ours, theirs)), (call, ours, theirs)
+    # The input is read before anything is written also where nobody waits.
+    parts = lists(rank + 1)[0]
+    dist.all_gather(parts, parts[rank], async_op=True).wait()
+    assert [part[0].item() for part in parts] == [r + 1.0 for r in range(size)]
+    # What is in another rank's place is refused.
+    if size > 1:
+        try:
+            dist.all_gather(parts, parts[rank - 1])
+            raise AssertionError("it was not refused")
+        except ValueError as error:
+            assert "share memory" in str(error), error
+
+
+def exchanged_as_gloo(rank, size):
+    """Without sizes, all_to_all_single moves elements, whatever the shapes: those of rank 0 differ from the others'."""
+    gloo = dist.new_group(backend="gloo")
+    for given, taken in (((2 * size, 2), (4 * size,)), ((2 * size, 2), (size, 4)), ((4 * size,), (2 * size, 2)),
+                         ((size, 2, 2), (2 * size, 2))):
+        results = []
+        for group in (None, gloo):
+            shapes = (given, taken) if rank == 0 else (given, given)
+            mine = torch.arange(4.0 * size).view(shapes[0]) + 100 * rank
+            results.append(torch.zeros(shapes[1]))
+            dist.all_to_all_single(results[-1], mine, group=group)
+        assert same(*results), (given, taken, results)
+    try:
+        dist.all_to_all_single(torch.zeros(4 * size + 1), torch.zeros(2 * size, 2))
+        raise AssertionError("it was not refused")
+    except ValueError as error:
+        assert "all_to_all_single" in str(error), error
+
+
 def more_than_gloo(rank, size):
     for dtype in MOVED + FLOAT8:
         mine = (numbers(torch.float32, rank, 4) % 2).to(dtype)
@@ -130,6 +209,15 @@ def coalesced(rank, size):
         for part in parts:
             dist.reduce_scatter_tensor(part, torch.ones(2 * size))
     assert all(part.eq(size).all() for part in parts)
+    # A scope of a device is one work, whatever is in it.
+    got, sent = torch.empty(2), torch.full((2,), float(rank))
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        dist.broadcast(sent, 1)
+        dist.isend(sent, 1 - rank)
+        dist.irecv(got, 1 - rank)
+    [work] = manager.works
+    work.wait()
+    assert got.eq(1).all() and sent.eq(1).all(), (got, sent)
 
 
 def messages(rank, size):
@@ -167,7 +255,7 @@ def groups(rank, size):
         assert value.item() == 3
         dist.destroy_process_group(pair)
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    assert backend.supports_splitting and backend.supports_coalescing and backend.supports_shrinking
+    assert backend.supports_splitting and backend.supports_shrinking
     # dist.split_group wants an accelerator; what it calls does not.
     odd = dist.group.WORLD.split_group([1, 3], group_name="odd", group_desc="odd ranks")
     assert (odd is None) == (rank % 2 == 0)
@@ -294,6 +382,37 @@ def shrunk(rank, size):
     return value.item()
 
 
+def shrunk_beside_a_server(rank, size, port):
+    """Rank 0 serves the store, which is there as long as rank 0 is in the world."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("lockstep", timeout=datetime.timedelta(seconds=20))
+    if rank == 2:
+        dist.destroy_process_group()
+        return
+    dist.shrink_group([2])
+    value = torch.ones(1)
+    dist.all_reduce(value, group=dist.new_group())
+    assert value.item() == 2
+
+
+def destroyed_early(rank, size):
+    """What was issued is done before the group goes, also where another rank comes to it a little later."""
+    pair = dist.new_group()
+    values = [torch.ones(1000) for _ in range(5)]
+    works = [dist.all_reduce(value, group=pair, async_op=True) for value in values] if rank == 0 else []
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set("issued", "")
+    else:
+        store.wait(["issued"])
+        time.sleep(0.1)  # rank 0 destroys its group meanwhile
+        works = [dist.all_reduce(value, group=pair, async_op=True) for value in values]
+    dist.destroy_process_group(pair)
+    for work in works:
+        work.wait()
+    assert all(value.eq(size).all() for value in values)
+
+
 def resident(rank, size):
     whole = lockstep_torch.empty_resident(1 << 16)
     whole.fill_(rank)
@@ -322,6 +441,13 @@ class CollectivesTest(unittest.TestCase):
     def test_moves_have_gloos_bits(self):
         for size in (2, 4):
             World(size).run(moves_as_gloo)
+
+    def test_a_rank_may_take_what_it_gives_where_it_is_as_with_gloo(self):
+        for size in (1, 2, 3):
+            World(size).run(in_place_as_gloo)
+
+    def test_an_exchange_without_sizes_takes_any_shapes_as_gloos(self):
+        World(2).run(exchanged_as_gloo)
 
     def test_types_shapes_and_operations_that_gloo_has_not(self):
         for size in (1, 2, 3):
@@ -354,6 +480,12 @@ class CollectivesTest(unittest.TestCase):
 
     def test_a_world_shrinks(self):
         self.assertEqual(World(3).run(shrunk), [4.0, None, 4.0])
+
+    def test_a_world_that_has_met_at_rank_0_shrinks(self):
+        World(3, joins=False).run(shrunk_beside_a_server, free_port())
+
+    def test_a_group_is_destroyed_after_what_was_issued_in_it(self):
+        World(2).run(destroyed_early)
 
     def test_resident_memory(self):
         World(2).run(resident)
