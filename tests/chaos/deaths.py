@@ -138,7 +138,7 @@ class OutOfMemory(Case):
 
     def choose(self, plan, rng):
         self.random_point(plan, rng)
-        plan.fault, plan.memory = "hoard", 96 << 20
+        plan.fault, plan.memory = "hoard", 128 << 20
         plan.bound = 2.0  # filling the memory takes its time, and is no part of it
 
     def rule(self, plan, outcome):

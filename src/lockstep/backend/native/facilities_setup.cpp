@@ -35,8 +35,7 @@ std::vector<int> label_hosts(const store::Members& members) {
 
 // Whether a rank can have what the world's own group needs of shared memory, and address space for the heaps
 // of all ranks of its host; gives it back at once.
-Status probe_shared_memory(const WorldOptions& options, std::size_t neighbours) {
-  const Bytes staging{2 * options.staging.value};
+Status probe_shared_memory(const WorldOptions& options, Bytes staging, std::size_t neighbours) {
   LOCKSTEP_ASSIGN(Segment segment, Segment::create("lockstep-probe", staging, neighbours - 1));
   LOCKSTEP_TRY(segment.reserve(0, staging));
   constexpr auto kMostBytes = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
@@ -108,7 +107,10 @@ Status Facilities::share_memory(const Deadline& deadline) {
     options.pids.push_back(rendezvous_.members[static_cast<std::size_t>(i)].pid);
     keys.push_back(cat("shared_memory/", i));
   }
-  const Status can = probe_shared_memory(options_, options.members.size());
+  // The group's, and the one that is measured on.
+  const Bytes staging{2 * staging_of(transport::Layout::of(std::span<const int>(host_of_))).value +
+                      2 * options_.staging.value};
+  const Status can = probe_shared_memory(options_, staging, options.members.size());
   store::Store& store = *rendezvous_.store;
   LOCKSTEP_TRY(store.set(cat("shared_memory/", rank()), bytes_of(introduction(can)), deadline));
   LOCKSTEP_ASSIGN(const std::vector<Buffer> answers,

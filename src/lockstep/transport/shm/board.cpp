@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/crc32c.h"
+#include "lockstep/base/status_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/transport/shm/failure_log.h"
 
@@ -20,6 +21,20 @@ constexpr Duration kMergeLook = std::chrono::milliseconds(1);
 // Never that of a posting without one.
 std::uint64_t checksum_of(const std::byte* bytes, Bytes size) {
   return (std::uint64_t{1} << 32) | base::crc32c({bytes, size.value});
+}
+
+// Instead of the place of its block: why a member has none.
+constexpr std::byte kRefusal{'!'};
+
+Buffer refusal_of(const Status& why) {
+  Buffer said = base::write_status(why);
+  said.insert(said.begin(), kRefusal);
+  return said;
+}
+
+Status refused_by(ByteView said) {
+  if (said.empty() || said.front() != kRefusal) return {};
+  return base::parse_status(said.subspan(1));
 }
 
 constexpr std::uint64_t kOddNumber = 0x9e3779b97f4a7c15U;
@@ -150,22 +165,31 @@ Result<std::unique_ptr<Board>> Board::make(Domain& domain, const BoardOptions& o
     return Status::invalid(
         cat("rank ", domain.rank_of(domain.index()), " is not a member of ", options.name));
   const Bytes size{sizeof(Block) + 2 * options.staging.value};
-  LOCKSTEP_ASSIGN(const Heap::Range range, domain.heap().allocate(size, alignof(Block)));
-  std::unique_ptr<Board> board(new Board(domain, options));
-  board->index_ = static_cast<int>(own - options.members.begin());
-  board->offset_ = range.offset;
-  std::memset(range.data, 0, sizeof(Block));
-  new (range.data) Block;
-
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < options.members.size(); ++i)
     keys.push_back(cat("board/", options.name, "/", i));
-  LOCKSTEP_TRY(
-      store.set(keys[static_cast<std::size_t>(board->index_)], bytes_of(cat(range.offset)), deadline));
+  const std::string& own_key = keys[static_cast<std::size_t>(own - options.members.begin())];
+  const Result<Heap::Range> range = domain.heap().allocate(size, alignof(Block));
+  if (!range.ok()) {  // the others wait for it
+    const Status why = range.status().with_cause({.failure = range.status().failure(),
+                                                  .rank = domain.rank_of(domain.index()),
+                                                  .peer = domain.rank_of(domain.index())});
+    (void)store.set(own_key, refusal_of(why), deadline);
+    return why;
+  }
+  std::unique_ptr<Board> board(new Board(domain, options));
+  board->index_ = static_cast<int>(own - options.members.begin());
+  board->offset_ = range->offset;
+  std::memset(range->data, 0, sizeof(Block));
+  new (range->data) Block;
+
+  LOCKSTEP_TRY(store.set(own_key, bytes_of(cat(range->offset)), deadline));
   auto found = store::watched_get(store, keys, deadline, options.look);
   if (found.status().code() == Code::kTimeout) return board->name_absent(keys, store, found.status());
   LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, std::move(found));
   for (std::size_t i = 0; i < options.members.size(); ++i) {
+    if (const Status why = refused_by(offsets[i]); !why.ok())
+      return why.with_prefix(cat("rank ", domain.rank_of(options.members[i]), ": "));
     const auto offset = base::parse_integer<std::uint64_t>(text_of(offsets[i]));
     std::byte* place =
         offset && *offset % alignof(Block) == 0 ? domain.at(options.members[i], *offset, size) : nullptr;

@@ -73,7 +73,8 @@ struct BoardOptions {
 
 class Board {
  public:
-  // Every member calls it; offsets meet in `store` under "board/".
+  // Every member calls it; offsets meet in `store` under "board/". kNoSpace with its rank on all of them if
+  // one has no memory for its block.
   static Result<std::unique_ptr<Board>> make(Domain& domain, const BoardOptions& options, store::Store& store,
                                              const Deadline& deadline);
   ~Board();

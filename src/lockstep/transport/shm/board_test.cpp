@@ -176,6 +176,26 @@ TEST(Board, AChangedBitOfItsWordsIsFoundAndTheMemberNamed) {
   }
 }
 
+TEST(Board, AMemberWithoutMemoryForItsBlockKeepsNobodyWaiting) {
+  constexpr Bytes kCapacity = Bytes::mib(1);
+  auto domains = Domain::of_threads(ranks_below(3), kCapacity);
+  ASSERT_OK(domains.status());
+  ASSERT_OK((*domains)[1]->heap().allocate(kCapacity).status());
+  store::HashStore store;
+  const BoardOptions options{
+      .name = "world", .members = {0, 1, 2}, .staging = Bytes::kib(64), .patience = {}};
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      const Status status = Board::make(*(*domains)[i], options, store, Clock::steady().in(1h)).status();
+      EXPECT_EQ(status.failure(), Failure::kNoSpace) << status.text();
+      EXPECT_EQ(status.cause().peer, Rank{1});
+      EXPECT_THAT(std::string(status.message()), HasSubstr("no room for"));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(Board, APostingOutsideTheHeapHasNoRange) {
   on_board(2, [](Board& board, const Clock& clock) {
     const Deadline deadline = clock.in(30s);

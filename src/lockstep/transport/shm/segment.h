@@ -33,7 +33,7 @@ using MemoryProbe = std::function<Result<base::MemoryLimits>()>;
 class Segment {
  public:
   // What reserve() takes at a time.
-  static constexpr Bytes kStep = Bytes::mib(8);
+  static constexpr Bytes kStep = Bytes::mib(4);
   // Left to everybody else: a reservation that would take the last of the memory is refused.
   static constexpr Bytes kMargin = Bytes::mib(64);
 

@@ -76,7 +76,7 @@ TEST(Segment, AReservationBeyondTheFreeMemoryIsRefusedAndGivesBackWhatItTook) {
   ASSERT_OK(segment.status());
   const Status status = segment->reserve(0, Bytes::mib(200));
   EXPECT_EQ(status.failure(), Failure::kNoSpace);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 184.0 MiB more, but only 10.0 MiB"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 192.0 MiB more, but only 10.0 MiB"));
   EXPECT_EQ(resident(*segment), Bytes{0});
 }
 
