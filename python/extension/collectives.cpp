@@ -258,6 +258,20 @@ WorkPtr ProcessGroupLockstep::gather(TensorLists& outputs, Tensors& inputs, cons
   });
 }
 
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+// torch gives an empty output where there is none.
+WorkPtr ProcessGroupLockstep::gather_single(Tensor& output, Tensor& input, const c10d::GatherOptions& opts) {
+  const Tensor taken = root(opts) == getRank() ? output : Tensor();
+  return issue(named(OpType::GATHER, "gather", input, output, opts), [&] {
+    return tensor::gather_single(taken, input,
+                                 {.group_dst = root(opts),
+                                  .group = group(),
+                                  .async_op = opts.asyncOp,
+                                  .timeout = duration(opts.timeout)});
+  });
+}
+#endif
+
 WorkPtr ProcessGroupLockstep::scatter(Tensors& outputs, TensorLists& inputs,
                                       const c10d::ScatterOptions& opts) {
   const Tensor& output = only("scatter", outputs);

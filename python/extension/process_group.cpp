@@ -266,6 +266,10 @@ bool ProcessGroupLockstep::is_coalescing() const {
   return !coalescing_.empty() && coalescing_.contains(std::this_thread::get_id());
 }
 
+std::chrono::milliseconds ProcessGroupLockstep::timeout_of(const Named& named) const {
+  return named.timeout == c10d::kUnsetTimeout ? options_->timeout : named.timeout;
+}
+
 void ProcessGroupLockstep::note(const Named& named, std::optional<Traced>& traced) {
   TracedOperation operation{.name = named.name, .peer = named.peer.value_or(-1)};
   operation.inputs.add(named.inputs);
@@ -282,8 +286,7 @@ void ProcessGroupLockstep::note(const Named& named, std::optional<Traced>& trace
                                                     .rank = getRank()});
     }
     operation.group = traced_;
-    const bool says_none = named.timeout == c10d::kUnsetTimeout;
-    operation.timeout_ms = (says_none ? options_->timeout : named.timeout).count();
+    operation.timeout_ms = timeout_of(named).count();
     operation.sequence = named.peer ? ++messages_ : ++collectives_;
   }
   traced.emplace(named.peer ? Trace::of_messages() : Trace::of_collectives(), std::move(operation));
@@ -338,6 +341,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::issue(const Named& named, B
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::start(
     const Named& named, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin) {
   WorkPlan plan{.type = named.type, .is_message = named.peer.has_value(), .group = within_, .pool = pool_};
+  {
+    const MutexLock lock(mutex_);
+    plan.timeout = timeout_of(named);
+  }
   if (!named.output.empty()) plan.outputs.push_back(named.output.vec());
   for (const Tensors& list : named.outputs) plan.outputs.push_back(list);
   if (at::hasCallbacks()) {

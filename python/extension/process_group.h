@@ -12,6 +12,7 @@
 
 #include <c10/util/FunctionRef.h>
 
+#include <torch/version.h>
 #include <map>
 #include <memory>
 #include <optional>
@@ -88,6 +89,9 @@ class ProcessGroupLockstep final : public c10d::Backend {
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& opts) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+  WorkPtr gather_single(Tensor& output, Tensor& input, const c10d::GatherOptions& opts) override;
+#endif
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) override;
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
                          const c10d::ReduceScatterOptions& opts) override;
@@ -124,6 +128,7 @@ class ProcessGroupLockstep final : public c10d::Backend {
   WorkPtr issue(const Named& named, Begin begin);
   // What it is begun by is given a place for the note of it.
   WorkPtr start(const Named& named, c10::function_ref<tensor::WorkHandle(std::optional<Traced>&)> begin);
+  std::chrono::milliseconds timeout_of(const Named& named) const LOCKSTEP_REQUIRES(mutex_);
   // In the trace, with its number.
   void note(const Named& named, std::optional<Traced>& traced);
   // Of a call that was refused before anything was sent: the next has its number, as on the other ranks.

@@ -369,6 +369,14 @@ float CoalescedWork::getDuration() const {
   return longest;
 }
 
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+milliseconds CoalescedWork::getTimeout() const {
+  milliseconds longest = c10d::kUnsetTimeout;
+  for (const auto& work : works_) longest = std::max(longest, work->getTimeout());
+  return longest;
+}
+#endif
+
 std::uint64_t CoalescedWork::getSequencenumber() const {
   return works_.empty() ? 0 : works_.back()->getSequencenumber();
 }

@@ -10,6 +10,7 @@
 
 #include <c10/util/FunctionRef.h>
 
+#include <torch/version.h>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -40,7 +41,8 @@ struct WorkPlan {
   std::string title = {};               // for the profiler: "lockstep:all_reduce"
   std::vector<at::Tensor> inputs = {};  // for the profiler
   Outputs outputs = {};
-  bool is_message = false;  // it may be waited for in steps
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;  // the operation's
+  bool is_message = false;                                  // it may be waited for in steps
   Within group;
   std::shared_ptr<CompletionPool> pool;  // shared by all works of the world
 };
@@ -70,6 +72,9 @@ class LockstepWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;
   std::uint64_t getSequencenumber() const override { return handle_.sequence(); }
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+  std::chrono::milliseconds getTimeout() const override { return plan_.timeout; }
+#endif
 
  private:
   // Until it is complete; throws its error.
@@ -134,6 +139,10 @@ class CoalescedWork final : public c10d::Work {
   // Of the longest.
   float getDuration() const override;
   std::uint64_t getSequencenumber() const override;
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+  // The longest.
+  std::chrono::milliseconds getTimeout() const override;
+#endif
 
  private:
   const Works works_;
