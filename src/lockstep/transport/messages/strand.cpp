@@ -42,16 +42,21 @@ void Strand::recover() {
   } catch (...) {  // for want of memory
     why = no_memory_;
   }
+  untold_ = !tell_failed(why);
+}
+
+bool Strand::tell_failed(const Status& why) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     try {
       failed_(why);
       run_posted();
-      return;
+      return true;
     } catch (...) {
       continue;
     }
   }
   tasks_.clear();
+  return false;
 }
 
 void Strand::call(std::function<void(const Status&, std::optional<Rank>)>& done, const Status& status,

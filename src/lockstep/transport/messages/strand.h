@@ -42,7 +42,7 @@ class Strand : public std::enable_shared_from_this<Strand> {
   // `after_calls` runs after callbacks were called.
   explicit Strand(Task after_calls) : after_calls_(std::move(after_calls)) { calling_.reserve(kManyThreads); }
 
-  // Before anything is run. `failed` may be called again if it throws itself.
+  // Before anything is run. `failed` may be called again if it throws itself, in that turn and in later ones.
   void when_failed(Failed failed) { failed_ = std::move(failed); }
 
   // Waits for its turn, runs `task` and what it posts; then makes its calls, with nothing held. On the strand
@@ -107,6 +107,7 @@ class Strand : public std::enable_shared_from_this<Strand> {
       done.went_well = false;
       recover();
     }
+    if (untold_ && done.went_well) untold_ = !tell_failed(no_memory_);
     finish(caller, done);
     mutex_.unlock();
     return done;
@@ -114,6 +115,7 @@ class Strand : public std::enable_shared_from_this<Strand> {
   void run_posted();
   // In a handler: tells what was thrown, and runs what is still posted.
   void recover();
+  bool tell_failed(const Status& why);
   Status thrown() const;
   void finish(Caller caller, Turn& done) LOCKSTEP_REQUIRES(mutex_);
   void make(const Calls& calls);
@@ -130,6 +132,7 @@ class Strand : public std::enable_shared_from_this<Strand> {
   CondVar changed_;
   std::atomic<std::thread::id> holder_;
   std::deque<Task> tasks_;  // used on the strand
+  bool untold_ = false;     // used on the strand: something was thrown, and telling it has thrown, too
   Calls calls_;             // used on the strand
   std::vector<std::thread::id> calling_ LOCKSTEP_GUARDED_BY(mutex_);
 };

@@ -48,5 +48,23 @@ TEST(Strand, ACallbackThatThrowsIsToldSoAndLosesNoOther) {
   std::thread([&] { strand->await_calls(); }).join();  // nobody makes calls any more
 }
 
+// As where a thread has no memory at all, not even to say so.
+TEST(Strand, WhatCouldNotBeToldIsToldInALaterTurn) {
+  const auto strand = std::make_shared<Strand>([] {});
+  bool poor = true;
+  int told = 0;
+  strand->when_failed([&](const Status& why) {
+    if (poor) throw std::bad_alloc();
+    EXPECT_EQ(why.failure(), Failure::kNoMemory);
+    ++told;
+  });
+  EXPECT_FALSE(strand->run([] { throw std::bad_alloc(); }));
+  EXPECT_TRUE(strand->run([] {}));
+  EXPECT_EQ(told, 0);
+  poor = false;
+  for (int turn = 0; turn < 2; ++turn) EXPECT_TRUE(strand->run([] {}));
+  EXPECT_EQ(told, 1);
+}
+
 }  // namespace
 }  // namespace lockstep::transport::messages
