@@ -26,6 +26,7 @@ class Case:
     row = ""
     name = ""
     transports = ("shm", "tcp")
+    looks_around = False  # at all sockets of the host, which must be one of its own then
     victims_live = False  # whether they too come to their end, with nothing left
     worlds = WORLDS
     cost = 1  # points of the long form are divided by it: a point of some cases takes seconds

@@ -207,7 +207,7 @@ def choose(options, place):
         count = options.points if options.exact else max(1, math.ceil(options.points / case.cost))
         points = [options.point] if options.point is not None else range(options.begin, count)
         for transport in case.transports:
-            if transport not in place.transports:
+            if not place.can_have(case, transport):
                 print(f"{case.name} over {transport} needs network namespaces, which cannot be made here")
             elif not options.transport or transport in options.transport:
                 chosen += [(case, world, transport, points) for world in options.world or case.worlds]
@@ -221,7 +221,7 @@ def short_form(options, place):
     for index, case in enumerate(cases.all_cases(options.jumping_clock)):
         if options.case and case.name not in options.case:
             continue
-        transports = [transport for transport in options.transport or case.transports if transport in place.transports]
+        transports = [transport for transport in options.transport or case.transports if place.can_have(case, transport)]
         if transports:
             turn = index + options.seed
             world = options.world[0] if options.world else 8 if turn % 3 == 2 else (2, 4)[turn // 2 % 2]

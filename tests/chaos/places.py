@@ -34,6 +34,9 @@ class Place:
         self.pair = hosts.TwoHosts("x") if namespaces and hosts.probe() else None
         self.holders = []
 
+    def can_have(self, case, transport):
+        return transport in self.transports and (self.pair is not None or not case.looks_around)
+
     def __enter__(self):
         if self.pair:
             self.pair.__enter__()

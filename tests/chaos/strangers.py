@@ -45,7 +45,7 @@ class Impostors(Case):
     """F13, F15: those who come with the wrong job, epoch or secret, with a handshake that was recorded, or with lengths
     that cannot be, to every listener of a running world; and whole ranks of another job, run or secret."""
 
-    row, name = "F13", "impostors"
+    row, name, looks_around = "F13", "impostors", True
     WRONG = {"job": wire.WRONG_JOB, "epoch": wire.WRONG_EPOCH, "secret": wire.WRONG_SECRET, "replay": wire.WRONG_SECRET,
              "lengths": "shown out"}
     STRAYS = ("job", "epoch", "secret")  # which a rank can be wrong in, too
