@@ -76,7 +76,8 @@ class Blocks:
         self.until = until
 
     def __del__(self):
-        self.until.wait()
+        if threading.current_thread() is not threading.main_thread():  # which may run the operation itself, if it waits first
+            self.until.wait()
 
 
 def traced_while_the_worker_is_busy(rank, size):
