@@ -10,8 +10,9 @@
 // A slice travels in chunks, so that all hosts work at the same time. Where every host has one rank a window
 // is all there is, and nothing is staged; else it is what the Board stages. In an all_reduce, on a host where
 // the buffers of all ranks are resident, the windows follow each other without a pause, and lanes write the
-// result to all buffers themselves. Bytes: S per host and direction at the ends, twice that in between, if all
-// of it goes back; a carry of 16-bit floats counts twice, but where it may be rounded. Scratch: kAhead chunks.
+// result to all buffers themselves. Bytes: S per host and direction at the ends, twice that in between, if
+// all of it goes back; a carry of 16-bit floats counts twice, but where it may be rounded. Scratch: kAhead
+// chunks.
 #pragma once
 
 #include <vector>

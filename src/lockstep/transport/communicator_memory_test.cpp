@@ -57,8 +57,8 @@ TEST(CommunicatorMemory, WhoHasNoMemoryToTellItTellsItTheNextTime) {
   EXPECT_GT(fail_at, 3);
 }
 
-// Rank 1 ends its links without allocation number `fail_at`, and again if it could not. What rank 0 hears, which
-// waits for a message; true if that allocation was needed.
+// Rank 1 ends its links without allocation number `fail_at`, and again if it could not. What rank 0 hears,
+// which waits for a message; true if that allocation was needed.
 bool abort_without(int fail_at, Status& heard) {
   bool needed = false;
   std::barrier both(2);
@@ -67,7 +67,8 @@ bool abort_without(int fail_at, Status& heard) {
     const Deadline limit = Clock::steady().in(kHeardWithin);
     std::byte byte{};
     ASSERT_OK(links.begin({}));
-    const auto first = comm.position() == 0 ? links.send(1, {&byte, 1}, limit) : links.recv(0, {&byte, 1}, limit);
+    const auto first =
+        comm.position() == 0 ? links.send(1, {&byte, 1}, limit) : links.recv(0, {&byte, 1}, limit);
     ASSERT_OK(first.status());
     ASSERT_OK(links.wait(*first, limit));
     if (comm.position() == 0) {

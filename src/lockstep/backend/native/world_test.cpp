@@ -133,8 +133,8 @@ TEST(World, CountsWhomARankHasWaitedFor) {
   }));
 }
 
-// Each of three ranks is alone on its host, and one of them is slow; those that wait for each other because of
-// it are not.
+// Each of three ranks is alone on its host, and one of them is slow; those that wait for each other because
+// of it are not.
 TEST(World, NamesTheSlowRankOfManyHosts) {
   for (int slow = 0; slow < 3; ++slow) {
     ::testing::internal::CaptureStderr();

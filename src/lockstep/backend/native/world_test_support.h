@@ -92,8 +92,7 @@ inline std::unique_ptr<World> join_on_hosts(const SpawnedRank& rank, const std::
   auto rendezvous = store::rendezvous(options.rendezvous, rank.environment);
   EXPECT_OK(rendezvous.status());
   if (!rendezvous.ok()) return nullptr;
-  for (store::Member& member : rendezvous->members)
-    member.host.boot_id = cat("host ", host_of(member.rank));
+  for (store::Member& member : rendezvous->members) member.host.boot_id = cat("host ", host_of(member.rank));
   rendezvous->addresses = {*base::SocketAddress::parse(address, 0)};
   auto world = NativeWorld::make(options, std::move(*rendezvous), Clock::steady());
   EXPECT_OK(world.status());

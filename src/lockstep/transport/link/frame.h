@@ -36,7 +36,8 @@ struct Frame {
   std::uint32_t size = 0;         // of the payload
   std::uint32_t part = 0;         // which message of the operation, between these two ranks
   std::uint32_t payload_crc = 0;  // CRC32C; 0 where the frame is sealed
-  // How long the sender had been in the operation when it made the frame, rounded up, and at most kLongestAge.
+  // How long the sender had been in the operation when it made the frame, rounded up, and at most
+  // kLongestAge.
   std::chrono::milliseconds age{};
   Stamp stamp{};
 };

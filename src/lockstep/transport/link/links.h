@@ -104,8 +104,8 @@ class Links {
   // Until one of them is done; a timeout names the first.
   Status wait_for_one(std::span<const Ticket> tickets, const Deadline& deadline);
 
-  // In the operation that was begun last: who of those whose messages this member has slept for had come to it
-  // latest, and by how much later than this member; no longer than it has slept. Who sends late because it
+  // In the operation that was begun last: who of those whose messages this member has slept for had come to
+  // it latest, and by how much later than this member; no longer than it has slept. Who sends late because it
   // waits for another one has not come late. Nothing if this member has not slept.
   struct Late {
     int peer;
@@ -124,8 +124,8 @@ class Links {
   // The error for a member that has left; ok if it has not.
   Status look_whether_it_left(Rank rank) const;
 
-  // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent. Without
-  // memory it throws std::bad_alloc, and may be called again.
+  // Tells every member that there is a link to; nothing is sent after that. Does not wait; idempotent.
+  // Without memory it throws std::bad_alloc, and may be called again.
   void abort(const Status& why);
   // Members of one other host, which share what they have recorded.
   struct Host {

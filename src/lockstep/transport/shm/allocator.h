@@ -25,8 +25,8 @@ class RangeAllocator {
   // The lowest range that fits, so that the pages in use stay together. Size 0 counts as 1. `alignment` is a
   // power of two. Empty if nothing fits.
   std::optional<std::uint64_t> allocate(Bytes size, std::uint64_t alignment = kGrain);
-  // The size that was handed out at `offset`, rounded up to the grain; 0 if `offset` was not handed out. Needs
-  // no memory.
+  // The size that was handed out at `offset`, rounded up to the grain; 0 if `offset` was not handed out.
+  // Needs no memory.
   Bytes free(std::uint64_t offset);
 
   Bytes used() const { return used_; }
