@@ -364,9 +364,7 @@ class NeverQuiet : public SocketCalls {
 TEST(Links, WhileBytesComeTheDeadlineIsKeptAndWhatElseEndsTheWaitIsHeard) {
   NeverQuiet calls;
   std::atomic<bool> failed = false;
-  std::atomic<int> times = 0;
   const auto look = [&]() -> Status {
-    ++times;
     if (failed) return Status::aborted("the group has failed");
     return {};
   };
@@ -383,7 +381,6 @@ TEST(Links, WhileBytesComeTheDeadlineIsKeptAndWhatElseEndsTheWaitIsHeard) {
     const auto received = links.recv(0, bytes, deadline);
     ASSERT_OK(received.status());
     EXPECT_EQ(links.wait(*received, deadline.at_most(200ms)).code(), Code::kTimeout);
-    EXPECT_GT(times, 0);
     failed = true;
     EXPECT_EQ(links.wait(*received, deadline).code(), Code::kAborted);
   });

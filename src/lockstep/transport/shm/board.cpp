@@ -188,8 +188,12 @@ Result<std::unique_ptr<Board>> Board::make(Domain& domain, const BoardOptions& o
   if (found.status().code() == Code::kTimeout) return board->name_absent(keys, store, found.status());
   LOCKSTEP_ASSIGN(const std::vector<Buffer> offsets, std::move(found));
   for (std::size_t i = 0; i < options.members.size(); ++i) {
-    if (const Status why = refused_by(offsets[i]); !why.ok())
-      return why.with_prefix(cat("rank ", domain.rank_of(options.members[i]), ": "));
+    const Status why = refused_by(offsets[i]);
+    if (why.ok()) continue;
+    domain.heap().free(board->offset_);  // nobody has this board
+    return why.with_prefix(cat("rank ", domain.rank_of(options.members[i]), ": "));
+  }
+  for (std::size_t i = 0; i < options.members.size(); ++i) {
     const auto offset = base::parse_integer<std::uint64_t>(text_of(offsets[i]));
     std::byte* place =
         offset && *offset % alignof(Block) == 0 ? domain.at(options.members[i], *offset, size) : nullptr;

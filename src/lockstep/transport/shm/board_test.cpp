@@ -194,6 +194,8 @@ TEST(Board, AMemberWithoutMemoryForItsBlockKeepsNobodyWaiting) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  for (const std::size_t i : {0, 2})
+    EXPECT_EQ((*domains)[i]->heap().used(), Bytes{0}) << "its block is free again";
 }
 
 TEST(Board, APostingOutsideTheHeapHasNoRange) {
