@@ -28,7 +28,7 @@ std::string first_difference(const Fingerprint& a, const Fingerprint& b) {
   if (a.reduce_op != b.reduce_op) return "reduce op";
   if (a.root != b.root) return "root";
   const bool has_parts = a.kind == OpKind::kAllGather || a.kind == OpKind::kReduceScatter || !has_count(a);
-  return has_parts ? "sizes per rank" : "sizes of the buffers, or what they are for";
+  return has_parts ? "sizes per rank, or what they are for" : "sizes of the buffers, or what they are for";
 }
 
 }  // namespace

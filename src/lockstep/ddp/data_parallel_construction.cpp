@@ -17,19 +17,21 @@ void end_group_of_failed(const tensor::ProcessGroup& group) {
               cat("an exception in the construction of DistributedDataParallel: ", text_of_exception()));
 }
 
-void check_tensors(const ModelParts& parts) {
-  const auto check = [](const char* what, const NamedTensors& tensors) {
+void check_tensors(const ModelParts& parts, const DataParallelOptions& options) {
+  const bool alone = options.process_group.size() < 2;
+  const auto check = [alone](const char* what, const NamedTensors& tensors, bool is_sent) {
     for (const auto& [name, tensor] : tensors) {
       if (!tensor.is_cpu())
         refuse(cat("the ", what, ' ', base::quoted(name), " is on ", tensor.device().str(),
                    "; gradients are reduced on the CPU. Move the module there before it is wrapped: "
                    "module->to(torch::kCPU)."));
+      if (alone || !is_sent) continue;
       if (const std::string why = why_not_shared(tensor); !why.empty())
         refuse(cat("the ", what, ' ', base::quoted(name), ' ', why));
     }
   };
-  check("parameter", parts.parameters);
-  check("buffer", parts.buffers);
+  check("parameter", parts.parameters, options.init_sync);
+  check("buffer", parts.buffers, options.init_sync || syncs_buffers(options));
 }
 
 }  // namespace
@@ -49,7 +51,7 @@ DataParallel::Prepared DataParallel::prepare(std::unique_ptr<ModuleView> module,
   NamedTensors trained;
   std::copy_if(parts.parameters.begin(), parts.parameters.end(), std::back_inserter(trained),
                [](const auto& named) { return named.second.requires_grad(); });
-  check_tensors(parts);
+  check_tensors(parts, options);
   if (trained.empty())
     refuse(
         "the module has no parameter that needs a gradient, or all are ignored or belong to a "

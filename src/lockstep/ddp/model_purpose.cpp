@@ -1,7 +1,5 @@
 #include "lockstep/ddp/model_purpose.h"
 
-#include <string>
-
 namespace lockstep::ddp {
 namespace {
 
@@ -11,10 +9,6 @@ class Hash {
   explicit Hash(std::uint64_t begin = 14695981039346656037ULL) : value_(begin) {}
   void add(std::uint64_t number) {
     for (int i = 0; i < 8; ++i) add_byte(static_cast<unsigned char>(number >> (8 * i)));
-  }
-  void add(const std::string& text) {
-    for (const char c : text) add_byte(static_cast<unsigned char>(c));
-    add(text.size());
   }
   std::uint64_t value() const { return value_; }
 
@@ -32,7 +26,6 @@ ModelPurpose::ModelPurpose(const Gradients& gradients, std::int64_t number) {
   Hash hash;
   hash.add(static_cast<std::uint64_t>(number));
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    hash.add(gradients.name(i));
     hash.add(static_cast<std::uint64_t>(gradients.planned_of(i).elements));
   }
   model_ = hash.value();

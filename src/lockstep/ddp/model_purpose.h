@@ -14,7 +14,7 @@ namespace lockstep::ddp {
 
 class ModelPurpose {
  public:
-  // Of ranks that have not met: models whose gradients have the same names and sizes are the same to it.
+  // Of ranks that have not met: models whose gradients have the same sizes are the same to it.
   explicit ModelPurpose(const Gradients& gradients);
   // Of ranks that have: `number` is the model's alone among those of its group.
   ModelPurpose(const Gradients& gradients, std::int64_t number);
