@@ -16,8 +16,6 @@ namespace {
 
 // For the store's server to end, whose rank may leave a moment later.
 constexpr Duration kServerEnd = std::chrono::seconds(1);
-// For what was issued and not waited for, when its group is destroyed.
-constexpr Duration kDrain = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -50,11 +48,15 @@ void ProcessGroupLockstep::shutdown() {
 void ProcessGroupLockstep::drain() {
   if (!within_.state->is_of_this_process()) return;
   c10::intrusive_ptr<LockstepWork> last;
+  std::shared_ptr<Stay> stay;
   {
     const MutexLock lock(mutex_);
     if (last_) last = last_->lock();
+    stay = stay_;
   }
-  if (last) last->wait_to_end(kDrain);
+  if (!last || !stay) return;
+  last->wait_to_end(stay->patience_to_drain());
+  stay->note_drained(last->isCompleted());
 }
 
 void ProcessGroupLockstep::leave() {

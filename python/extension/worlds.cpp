@@ -23,6 +23,8 @@ namespace {
 
 // For what hangs on futures when the interpreter ends.
 constexpr Duration kAtExit = std::chrono::seconds(2);
+// For what was issued and not waited for, when its group is destroyed.
+constexpr Duration kDrain = std::chrono::seconds(5);
 // What a world and a group in it take.
 constexpr Bytes kLeastHeap = Bytes::mib(8);
 // For a world to notice that a rank is lost, whose store was noticed first.
@@ -259,6 +261,16 @@ void Stay::add_own() {
 bool Stay::remove_own() {
   const MutexLock lock(mutex_);
   return --own_ == 0;
+}
+
+Duration Stay::patience_to_drain() const {
+  const MutexLock lock(mutex_);
+  return drains_ ? kDrain : Duration::zero();
+}
+
+void Stay::note_drained(bool has_ended) {
+  const MutexLock lock(mutex_);
+  drains_ = has_ended;
 }
 
 std::string Stay::unique_name(const std::string& name, const std::vector<Rank>& members) {

@@ -56,11 +56,16 @@ class Stay {
   // What the core calls a group, on all its members. torch gives names again once their groups are destroyed,
   // and keys of those are still in the store.
   std::string unique_name(const std::string& name, const std::vector<Rank>& members);
+  // How long a group that is destroyed may wait for what was issued: no longer at all after one of which
+  // something has not ended, so that many groups together do not take many times as long.
+  Duration patience_to_drain() const;
+  void note_drained(bool has_ended);
 
  private:
   mutable Mutex mutex_;
   std::vector<Rank> left_ LOCKSTEP_GUARDED_BY(mutex_);
   int own_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  bool drains_ LOCKSTEP_GUARDED_BY(mutex_) = true;
   std::map<std::pair<std::string, std::vector<Rank>>, int> made_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 

@@ -418,6 +418,22 @@ def destroyed_early(rank, size):
     assert all(value.eq(size).all() for value in values)
 
 
+def destroyed_unfinished(rank, size):
+    """What never ends is waited for once, however many groups have some; the seconds that it took."""
+    store = dist.distributed_c10d._get_default_store()
+    groups = [dist.new_group() for _ in range(3)]
+    if rank == 1:
+        return store.wait(["destroyed"])
+    works = [dist.all_reduce(torch.ones(2), group=group, async_op=True) for group in groups]
+    begun = time.monotonic()
+    for group in groups:
+        dist.destroy_process_group(group)
+    took = time.monotonic() - begun
+    store.set("destroyed", "")
+    assert not any(work.is_success() for work in works)
+    return took
+
+
 def resident(rank, size):
     whole = lockstep_torch.empty_resident(1 << 16)
     whole.fill_(rank)
@@ -491,6 +507,7 @@ class CollectivesTest(unittest.TestCase):
 
     def test_a_group_is_destroyed_after_what_was_issued_in_it(self):
         World(2).run(destroyed_early)
+        self.assertLess(World(2).run(destroyed_unfinished)[0], 10)
 
     def test_resident_memory(self):
         World(2).run(resident)
