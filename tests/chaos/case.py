@@ -58,7 +58,7 @@ class Case:
                 complaints.append(f"rank {rank} holds {end['after']} at its end, and had {end['before']} before")
         if outcome.started > within(START_SECONDS):
             complaints.append(f"the world needed {outcome.started:.1f} s to start")
-        if outcome.took > within(plan.bound + plan.leave):
+        if outcome.took > plan.siege + within(plan.bound + plan.leave):
             complaints.append(f"the last rank ended {outcome.took:.1f} s after the injection")
         for rank in plan.survivors():
             complaints += is_whole(rank, outcome.event(rank, "failed"), outcome.event(rank, "again"))
