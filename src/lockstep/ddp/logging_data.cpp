@@ -18,7 +18,7 @@ std::string LoggingData::json() const {
       ++number;
     }
   }
-  return all.dump();
+  return all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace lockstep::ddp

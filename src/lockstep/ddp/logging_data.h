@@ -18,7 +18,7 @@ struct LoggingData {
   std::map<std::string, std::string> texts = {};
   std::map<std::string, std::int64_t> numbers = {};
 
-  // One object, with all keys in order.
+  // One object, with all keys in order. What is no UTF-8 (a variable, an error's text) is replaced.
   std::string json() const;
 };
 

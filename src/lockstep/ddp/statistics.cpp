@@ -29,6 +29,7 @@ void Statistics::take(const PassEvent& event) {
     case PassPhase::kFinished:
       ++sampled_;
       at.finished = event.at;
+      if (sample_.buckets_reduced == 0) at.first_launch = event.at;
       sample_.last = {.forward = at.backward - at.forward,
                       .backward = at.last_ready - at.backward,
                       .communication = at.finished - at.first_launch,

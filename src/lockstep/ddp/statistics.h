@@ -38,7 +38,7 @@ class Statistics {
     base::TimePoint forward = {};
     base::TimePoint backward = {};
     base::TimePoint last_ready = {};
-    base::TimePoint first_launch = {};
+    base::TimePoint first_launch = {};  // `finished`, if every bucket was left out
     base::TimePoint finished = {};
   };
   struct Sample {

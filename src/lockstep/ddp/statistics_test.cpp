@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/ddp/logging_data.h"
+
 namespace lockstep::ddp {
 namespace {
 
@@ -33,6 +35,21 @@ TEST(Statistics, FollowFromTheEventsOfAPass) {
   EXPECT_EQ(statistics.sample().buckets_reduced, 2U);
 }
 
+TEST(Statistics, APassThatLeavesOutEveryBucketHasNoCommunication) {
+  Statistics statistics;
+  for (const Duration begin : {Duration(100s), Duration(200s)}) {
+    statistics.begin_iteration();
+    statistics.take(event(PassPhase::kForward, begin));
+    statistics.take(event(PassPhase::kBackward, begin + 1s));
+    if (begin == 100s) statistics.take(event(PassPhase::kLaunched, begin + 2s, 0));
+    statistics.take(event(PassPhase::kFinished, begin + 4s));
+  }
+  EXPECT_EQ(statistics.sample().buckets_reduced, 0U);
+  EXPECT_EQ(statistics.sample().last.communication, 0s);
+  EXPECT_EQ(statistics.sample().last.overlap, 0s);
+  EXPECT_EQ(statistics.sample().average.communication, 1s);
+}
+
 TEST(Statistics, TheFirstTenPassesAreSampledAndThenOneOfAHundred) {
   Statistics statistics;
   std::vector<std::int64_t> sampled;
@@ -44,6 +61,11 @@ TEST(Statistics, TheFirstTenPassesAreSampledAndThenOneOfAHundred) {
   statistics.set_sample_rate(1);
   statistics.begin_iteration();
   EXPECT_TRUE(statistics.samples_this_one());
+}
+
+TEST(LoggingData, IsJsonWhateverTheEnvironmentAndErrorsHold) {
+  const LoggingData data{.texts = {{"error", "a\xff\"b"}}, .numbers = {{"avg", -1}, {"rank", 2}}};
+  EXPECT_EQ(data.json(), "{\"avg\":-1,\"error\":\"a\xef\xbf\xbd\\\"b\",\"rank\":2}");
 }
 
 }  // namespace
