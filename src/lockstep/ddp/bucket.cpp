@@ -93,7 +93,7 @@ void GradBucket::fill(std::size_t place, const at::Tensor& gradient, collective:
   const std::size_t size = view.nbytes();
   const bool same_layout = gradient.is_cpu() && view.is_cpu() && gradient.strides() == view.strides() &&
                            view.is_non_overlapping_and_dense();
-  if (!same_layout || gradient.is_conj() || gradient.is_neg()) {
+  if (!same_layout || gradient.is_conj() || gradient.is_neg() || gradient._is_zerotensor()) {
     view.copy_(gradient);
     return;
   }

@@ -1,10 +1,13 @@
 #include "lockstep/ddp/bucket.h"
 
+#include <ATen/ops/_efficientzerotensor.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,6 +42,21 @@ TEST(GradBucket, HoldsWhatItsPlacesWereFilledWithWhicheverWayWasTaken) {
       EXPECT_TRUE(at::equal(bucket.view(place), gradients[place])) << place;
       EXPECT_TRUE(at::equal(bucket.gradients()[place], gradients[place])) << place;
     }
+  }
+}
+
+TEST(GradBucket, IsFilledWithGradientsThatAreOtherThanTheirMemorySays) {
+  const auto alone = init_process_group({.environment = Environment{}});
+  GradBucket bucket(0, {at::empty({3}, at::kComplexFloat), at::empty({40'000}, at::kComplexFloat)});
+  collective::CopyChoice choice;
+  for (std::size_t place : {0, 1}) {
+    const at::Tensor gradient = at::rand(bucket.view(place).sizes(), at::kComplexFloat);
+    bucket.fill(place, gradient.conj(), choice);
+    EXPECT_TRUE(at::equal(bucket.view(place), gradient.conj().resolve_conj())) << place;
+    bucket.fill(place, at::_neg_view(gradient), choice);
+    EXPECT_TRUE(at::equal(bucket.view(place), -gradient)) << place;
+    bucket.fill(place, at::_efficientzerotensor(gradient.sizes(), gradient.options()), choice);
+    EXPECT_TRUE(at::equal(bucket.view(place), at::zeros_like(gradient))) << place;
   }
 }
 
