@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "lockstep/base/check.h"
+#include "lockstep/base/text.h"
 #include "lockstep/ddp/module_view.h"
 #include "lockstep/ddp/parameters.h"
 
@@ -78,6 +79,7 @@ std::vector<Segment> plan_segments(const std::vector<std::shared_ptr<torch::nn::
   std::unordered_set<const c10::TensorImpl*> counted;
   std::vector<std::vector<PlannedGradient>> planned;
   for (const auto& stage : stages) {
+    if (!stage) refuse(cat("plan_segments: stage ", planned.size(), " is null."));
     const std::unique_ptr<ModuleView> view = view_of(stage);
     const std::vector<std::string> sparse = view->sparse_parameters();
     std::vector<PlannedGradient>& own = planned.emplace_back();

@@ -43,7 +43,8 @@ struct Segment {
 std::vector<Segment> plan_segments(std::span<const std::vector<PlannedGradient>> stages,
                                    const BucketLimits& limits);
 
-// Of the options only the sizes of buckets are looked at. InvalidArgument for those that cannot be.
+// Of the options only the sizes of buckets are looked at. InvalidArgument for those that cannot be, and for a
+// stage that is null.
 std::vector<Segment> plan_segments(const std::vector<std::shared_ptr<torch::nn::Module>>& stages,
                                    const DataParallelOptions& options = {});
 std::vector<Segment> plan_segments(const torch::nn::Sequential& stages,

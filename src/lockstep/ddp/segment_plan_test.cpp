@@ -80,6 +80,7 @@ TEST(SegmentPlan, ReadsTheStagesOfModules) {
                             nn::Embedding(nn::EmbeddingOptions(9, 4).sparse(true)));
   EXPECT_EQ(plan_segments(list, {.bucket_cap_mb = 1e-6}), (Segments{{0, 1, 80}, {1, 4, 80}}));
   EXPECT_TRUE(bucket_cap_mb_list(plan_segments(nn::ModuleList())).empty());
+  EXPECT_THROW(plan_segments({std::make_shared<nn::LinearImpl>(1, 1), nullptr}), tensor::InvalidArgument);
 }
 
 }  // namespace
