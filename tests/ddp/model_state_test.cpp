@@ -118,6 +118,44 @@ TEST(Model, LoadsWhatPythonHasSaved) {
   refused_as(archive_of, "\x80\x02}q\0X\x05\0\0\0epochK\3s."s, "\"epoch\", which is no tensor");
 }
 
+TEST(Model, DoesNotReadBeyondWhatAFileHasOfATensor) {
+  const at::Tensor bias = torch::ones({1});
+  const auto refused = [&](const SavedState& state, const std::string& words) {
+    nn::Linear net(2, 1);
+    const at::Tensor before = net->weight.clone();
+    tensor::expect_error([&] { load_state_dict(*net, state.path); }, {"load_state_dict", words});
+    EXPECT_TRUE(at::equal(net->weight, before));
+  };
+  const auto laid_out = [](std::int64_t offset, std::int64_t stride) {
+    const at::Tensor weight = torch::ones({1, 2});
+    weight.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef({1, 2}),
+                                                        at::IntArrayRef({2, stride}));
+    weight.unsafeGetTensorImpl()->set_storage_offset(offset);
+    return weight;
+  };
+  using Layout = std::pair<std::int64_t, std::int64_t>;
+  for (const auto& [offset, stride] : {Layout{1, 1}, Layout{-1, 1}, Layout{0, 2}, Layout{0, INT64_MAX}})
+    refused(SavedState({{"weight", laid_out(offset, stride)}, {"bias", bias}}), "");
+
+  const SavedState shortened({{"weight", torch::ones({1, 2})}, {"bias", bias}});
+  std::map<std::string, std::string> records;
+  {
+    caffe2::serialize::PyTorchStreamReader reader(shortened.path);
+    for (const char* name : {"data.pkl", "data/0", "data/1"}) {
+      const auto [bytes, size] = reader.getRecord(name);
+      records[name].assign(static_cast<const char*>(bytes.get()), size);
+    }
+  }
+  {
+    caffe2::serialize::PyTorchStreamWriter writer(shortened.path);
+    for (const auto& [name, bytes] : records)
+      writer.writeRecord(name, bytes.data(),
+                         std::min<std::size_t>(bytes.size(), name == "data.pkl" ? 9999 : 4));
+    writer.writeEndOfFile();
+  }
+  refused(shortened, "not all elements of \"weight\"");
+}
+
 TEST(Model, StartsWithTheValuesOfRankZero) {
   run_world(3, [](int rank) {
     torch::manual_seed(rank);

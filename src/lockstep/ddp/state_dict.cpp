@@ -1,5 +1,6 @@
 #include "lockstep/ddp/state_dict.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <caffe2/serialize/inline_container.h>
@@ -50,7 +51,12 @@ std::optional<std::string> as_plain_dictionary(const std::string& pickle) {
   return cat(kClass, '}', pickle.substr(rest, end - rest), kPair);
 }
 
-c10::IValue unpickled(const std::string& path) {
+struct Unpickled {
+  c10::IValue value;
+  std::map<const void*, std::size_t> bytes;  // of each storage, by where it begins
+};
+
+Unpickled unpickled(const std::string& path) {
   caffe2::serialize::PyTorchStreamReader file(path);
   const auto [data, size] = file.getRecord("data.pkl");
   const std::string whole(static_cast<const char*>(data.get()), size);
@@ -62,11 +68,31 @@ c10::IValue unpickled(const std::string& path) {
     at += count;
     return count;
   };
-  const auto bytes_of = [&](const std::string& name) { return std::get<0>(file.getRecord("data/" + name)); };
+  std::map<const void*, std::size_t> bytes;
+  const auto bytes_of = [&](const std::string& name) {
+    auto [storage, count] = file.getRecord("data/" + name);
+    bytes.emplace(storage.get(), count);
+    return std::move(storage);
+  };
   torch::jit::Unpickler unpickler(next, nullptr, nullptr, bytes_of, at::kCPU);
   unpickler.set_version(file.version());
   const c10::IValue value = unpickler.parse_ivalue();
-  return plain ? value.toTupleRef().elements()[1] : value;
+  return {plain ? value.toTupleRef().elements()[1] : value, std::move(bytes)};
+}
+
+// Whether the file has all of the tensor's elements. torch's reader in C++ believes what a file says of how
+// large a storage is.
+bool is_whole(const at::Tensor& tensor, const std::map<const void*, std::size_t>& bytes) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.storage_offset() < 0) return false;
+  const c10::Storage& storage = tensor.storage();
+  const auto read = bytes.find(storage.data());
+  const std::size_t most = read == bytes.end() ? storage.nbytes() : std::min(read->second, storage.nbytes());
+  try {
+    return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                            static_cast<std::size_t>(tensor.storage_offset())) <= most;
+  } catch (const c10::Error&) {  // more than a number can say
+    return false;
+  }
 }
 
 // Of a file that cannot be read: what it is instead.
@@ -96,20 +122,24 @@ std::string why_not(const std::string& path) {
 
 std::map<std::string, at::Tensor> read(const std::string& path) {
   if (!std::ifstream(path, std::ios::binary)) refuse_state(cat("cannot read ", base::quoted(path), '.'));
-  c10::IValue value;
+  Unpickled file;
   try {
-    value = unpickled(path);
+    file = unpickled(path);
   } catch (const std::exception&) {
     refuse_state(cat(base::quoted(path), ' ', why_not(path), ' ', kHowToSave));
   }
-  if (!value.isGenericDict())
+  if (!file.value.isGenericDict())
     refuse_state(cat(base::quoted(path), " holds no dictionary of tensors. ", kHowToSave));
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& item : value.toGenericDict()) {
+  for (const auto& item : file.value.toGenericDict()) {
     if (!item.key().isString() || !item.value().isTensor())
       refuse_state(cat(base::quoted(path), " holds ",
                        item.key().isString() ? base::quoted(item.key().toStringRef()) : "a key",
                        item.key().isString() ? ", which is no tensor. " : " that is no name. ", kHowToSave));
+    if (!is_whole(item.value().toTensor(), file.bytes))
+      refuse_state(cat(base::quoted(path), " has not all elements of ",
+                       base::quoted(item.key().toStringRef()),
+                       ", or they are sparse; it is damaged, or was not made by torch.save()."));
     tensors.emplace(item.key().toStringRef(), item.value().toTensor());
   }
   return tensors;
