@@ -334,6 +334,12 @@ TEST(Model, ABufferThatAScriptReassignsIsSeenSavedAndLoaded) {
     EXPECT_TRUE(tensor::all_equal(live(), 9));
     model->named_buffers()["mean"].fill_(5);
     EXPECT_TRUE(tensor::all_equal(live(), 5));
+    // One that the script was given since is rank 0's too, but none of the model's.
+    script.register_buffer("later", torch::full({3}, rank + 1.));
+    model->forward(std::vector<c10::IValue>{torch::ones({3, 2})});
+    EXPECT_TRUE(tensor::all_equal(live(), 6));
+    EXPECT_TRUE(at::equal(model->named_buffers()["mean"], live()));
+    EXPECT_TRUE(tensor::all_equal(script.attr("later").toTensor(), 1));
     model->to(at::kDouble);
     EXPECT_EQ(live().scalar_type(), at::kDouble);
   });

@@ -33,18 +33,22 @@ void DataParallelModule::mirror(const torch::jit::Module& module) {
   }
   for (const auto& item : module.named_buffers()) {
     auto [at, name] = place_for(*this, item.name);
-    of_script_.push_back(at->register_buffer(name, item.value.variable_data()));
+    of_script_.emplace(item.name, at->register_buffer(name, item.value.variable_data()));
   }
 }
 
 void DataParallelModule::follow_buffers(const torch::jit::Module& module) const {
-  std::size_t place = 0;
-  for (const auto& item : module.named_buffers()) of_script_[place++].set_data(item.value);
+  for (const auto& item : module.named_buffers()) {
+    if (const auto own = of_script_.find(item.name); own != of_script_.end())
+      own->second.set_data(item.value);
+  }
 }
 
 void DataParallelModule::give_buffers(const torch::jit::Module& module) const {
-  std::size_t place = 0;
-  for (const auto& item : module.named_buffers()) item.value.set_data(of_script_[place++]);
+  for (const auto& item : module.named_buffers()) {
+    if (const auto own = of_script_.find(item.name); own != of_script_.end())
+      item.value.set_data(own->second);
+  }
 }
 
 }  // namespace lockstep::ddp

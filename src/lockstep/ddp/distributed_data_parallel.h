@@ -28,6 +28,7 @@
 
 #include <concepts>
 #include <exception>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -147,14 +148,15 @@ class DataParallelModule : public torch::nn::Module {
   }
 
   // A script may put other tensors in place of its buffers. Those here have its memory, but are tensors of
-  // their own, which are led to the new memory; or the script's to theirs, after load().
+  // their own, which are led to the new memory; or the script's to theirs, after load(). A buffer that was
+  // registered since is the script's alone.
   void follow_buffers(const torch::jit::Module& module) const;
   void give_buffers(const torch::jit::Module& module) const;
 
   std::shared_ptr<DataParallel> core_;  // shared with guards
 
  private:
-  std::vector<at::Tensor> of_script_;  // its buffers, in its order
+  std::map<std::string, at::Tensor> of_script_;  // its buffers when it was wrapped, by name
 };
 
 template <typename M>
