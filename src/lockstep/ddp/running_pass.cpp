@@ -76,8 +76,9 @@ void RunningPass::begin(const PassParts& parts, Expectation expected, std::span<
     });
   }
   if (mode == Mode::kAccumulating || (mode == Mode::kEvaluation && has_hooks)) return;
+  Current next = pass_of(forward, forward->expected);
   const MutexLock lock(mutex_);
-  current_ = pass_of(forward, forward->expected);
+  std::swap(current_, next);  // what was there goes with no lock held
 }
 
 RunningPass::Current RunningPass::pass_of(const std::shared_ptr<const Forward>& forward,
@@ -128,13 +129,14 @@ RunningPass::Current RunningPass::current() const {
 }
 
 void RunningPass::give_up() {
+  Current old;  // goes with no lock held: it may own tensors, a hook and what the hook keeps
   const MutexLock lock(mutex_);
-  current_ = {};
+  std::swap(current_, old);
 }
 
 void RunningPass::forget_forwards() {
+  give_up();
   const MutexLock lock(mutex_);
-  current_ = {};
   ++era_;
 }
 
@@ -144,7 +146,7 @@ bool RunningPass::has_ever_begun() const {
 }
 
 std::shared_ptr<BackwardPass> RunningPass::take_unfinished() {
-  const std::shared_ptr<BackwardPass> last = current().pass;
+  std::shared_ptr<BackwardPass> last = current().pass;
   if (!last || !last->started()) return nullptr;
   give_up();
   return last;
