@@ -224,7 +224,9 @@ TEST(Spanning, ReduceScatterOfManyRanksIsAFoldInRankOrder) {
         if (hosts[static_cast<std::size_t>(rank)] == without) return std::size_t{0};
         return kCount - static_cast<std::size_t>(rank) * 1001;
       };
-      const auto seed = [](int rank, int part) { return static_cast<std::uint64_t>(rank * 100 + part); };
+      const auto seed = [](int rank, int part) {
+        return std::uint64_t{100} * static_cast<std::uint64_t>(rank) + static_cast<std::uint64_t>(part);
+      };
       CommunicatorWorld(hosts).run([&](Communicator& communicator) {
         SpanningMember member(communicator);
         for (const Kind& kind : kKinds) {

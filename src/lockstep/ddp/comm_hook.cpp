@@ -16,7 +16,7 @@ class AllReduceHook final : public CommHook {
   explicit AllReduceHook(std::optional<tensor::ProcessGroup> group) : group_(std::move(group)) {}
 
   HookWork reduce(GradBucket& bucket) override {
-    const at::Tensor buffer = bucket.buffer();
+    const at::Tensor& buffer = bucket.buffer();
     const tensor::ProcessGroup& group = group_ ? *group_ : bucket.group();
     if (!buffer.is_sparse())
       return {tensor::all_reduce_for(bucket.purpose(), buffer,

@@ -2,6 +2,7 @@
 #include <array>
 #include <cctype>
 #include <map>
+#include <set>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/text.h"
@@ -14,6 +15,7 @@ namespace {
 template <typename Numbers>
 std::string list_text(const Numbers& numbers, std::string_view separator = ", ") {
   std::vector<std::string> texts;
+  texts.reserve(numbers.size());
   for (const auto number : numbers) texts.push_back(cat(number));
   return base::join(texts, separator);
 }
@@ -87,11 +89,10 @@ LoggingData DataParallel::logging_data() const {
   LoggingData data;
   const std::vector<PlannedGradient> planned = gradients_.planned();
   std::size_t bytes = 0;
-  std::vector<std::string> dtypes;
+  std::set<std::string> dtypes;  // in torch's order
   for (const PlannedGradient& gradient : planned) {
     bytes += gradient.bytes();
-    const std::string name(c10::scalarTypeToTypeMeta(gradient.dtype).name());  // "float"
-    if (std::find(dtypes.begin(), dtypes.end(), name) == dtypes.end()) dtypes.push_back(name);
+    dtypes.emplace(c10::scalarTypeToTypeMeta(gradient.dtype).name());  // "float"
   }
   const bool several_devices = std::any_of(planned.begin(), planned.end(), [&](const auto& gradient) {
     return gradient.device != planned.front().device;
@@ -109,7 +110,7 @@ LoggingData DataParallel::logging_data() const {
   const Status failure = group_.backend()->failure();
   data.texts = {{"module_name", module_->type_name()},
                 {"backend_name", group_.backend_name()},
-                {"dtypes", base::join(dtypes)},
+                {"dtypes", base::join({dtypes.begin(), dtypes.end()})},
                 {"bucket_sizes", sizes(first_plan())},
                 {"initial_bucket_size_limits", list_text(limits)},
                 {"comm_hook", hook_->name()},

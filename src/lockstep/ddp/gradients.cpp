@@ -54,6 +54,7 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
 
 std::vector<PlannedGradient> Gradients::planned() const {
   std::vector<PlannedGradient> planned;
+  planned.reserve(size());
   for (const Gradient& gradient : all_) planned.push_back(gradient.planned);
   return planned;
 }
