@@ -1,22 +1,14 @@
 #include "lockstep/ddp/buffer_sync.h"
 
+#include <utility>
+
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/logger.h"
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
-
-#include <utility>
+#include "lockstep/tensor/operation.h"
 
 namespace lockstep::ddp {
-namespace {
-
-std::string shape_text(at::IntArrayRef sizes) {
-  std::vector<std::string> texts;
-  for (const std::int64_t size : sizes) texts.push_back(cat(size));
-  return cat('[', base::join(texts), ']');
-}
-
-}  // namespace
 
 void BufferSync::set_hook(BufferHook hook, BufferHookLocation where) {
   if (!hook) refuse("register_buffer_comm_hook: the hook is null.");
@@ -35,8 +27,8 @@ std::string BufferSync::what_has_changed(const NamedTensors& all) const {
     if (known == sizes_.end()) {
       changes.push_back(cat(base::quoted(name), " is new"));
     } else if (buffer.sizes() != known->second) {
-      changes.push_back(cat(base::quoted(name), " has the shape ", shape_text(buffer.sizes()), ", it had ",
-                            shape_text(known->second)));
+      changes.push_back(cat(base::quoted(name), " has the shape ", tensor::shape_text(buffer), ", it had ",
+                            tensor::shape_text(known->second)));
     }
   }
   if (all.size() < sizes_.size()) changes.emplace_back("some are gone");

@@ -17,6 +17,7 @@
 #include "lockstep/tensor/errors.h"
 #include "lockstep/tensor/groups.h"
 #include "lockstep/tensor/objects.h"
+#include "lockstep/tensor/operation.h"
 #include "lockstep/tensor/overlap.h"
 #include "lockstep/tensor/purpose.h"
 
@@ -43,12 +44,6 @@ namespace {
 
 constexpr std::size_t kChunk = std::size_t{250} << 20;
 
-std::string list_text(at::IntArrayRef numbers) {
-  std::vector<std::string> texts;
-  for (const std::int64_t number : numbers) texts.push_back(cat(number));
-  return cat('[', base::join(texts), ']');
-}
-
 std::string layout_text(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "Nested";
   std::ostringstream text;
@@ -57,8 +52,8 @@ std::string layout_text(const at::Tensor& tensor) {
 }
 
 std::string facts_text(const at::Tensor& tensor) {
-  return cat(c10::toString(tensor.scalar_type()), " of shape ", list_text(tensor.sizes()), " and strides ",
-             list_text(tensor.strides()));
+  return cat(c10::toString(tensor.scalar_type()), " of shape ", tensor::shape_text(tensor.sizes()),
+             " and strides ", tensor::shape_text(tensor.strides()));
 }
 
 std::vector<TensorFacts> facts_of(const NamedTensors& tensors, std::string_view without_gradient) {

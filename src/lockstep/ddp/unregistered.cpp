@@ -11,6 +11,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/logger.h"
 #include "lockstep/tensor/groups.h"
+#include "lockstep/tensor/operation.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -46,9 +47,7 @@ class Walk {
 };
 
 std::string text_of(const at::Tensor& tensor) {
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : tensor.sizes()) sizes.push_back(cat(size));
-  return cat(c10::toString(tensor.scalar_type()), " of shape [", base::join(sizes), ']');
+  return cat(c10::toString(tensor.scalar_type()), " of shape ", tensor::shape_text(tensor));
 }
 
 }  // namespace
