@@ -41,8 +41,7 @@ void check(const DataParallelOptions& options) {
   if (options.static_graph && options.find_unused_parameters) {
     refuse(
         "static_graph and find_unused_parameters are both set; static_graph finds unused parameters by "
-        "itself, "
-        "so leave find_unused_parameters out.");
+        "itself, so leave find_unused_parameters out.");
   }
   if (options.skip_all_reduce_unused_params && !options.static_graph && !options.find_unused_parameters)
     refuse("skip_all_reduce_unused_params needs find_unused_parameters or static_graph.");

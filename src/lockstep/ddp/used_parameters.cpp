@@ -1,5 +1,4 @@
 #include "lockstep/ddp/used_parameters.h"
-#include "lockstep/ddp/logger.h"
 
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/function.h>
@@ -8,6 +7,8 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_set>
+
+#include "lockstep/ddp/logger.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -65,9 +66,8 @@ Expectation SearchGraph::expect(std::span<const at::Tensor> outputs) {
   if (last_times_.empty() && std::find(found.times.begin(), found.times.end(), 0) == found.times.end()) {
     kLog.warn(
         "find_unused_parameters is set, but the first forward pass has used every parameter. If that is "
-        "always "
-        "so, leave it out: every pass searches the whole graph for them, and buckets keep their first "
-        "order.");
+        "always so, leave it out: every pass searches the whole graph for them, and buckets keep their "
+        "first order.");
   }
   if (!last_times_.empty() && last_times_ != found.times) static_ = false;
   last_times_ = found.times;

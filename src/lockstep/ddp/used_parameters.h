@@ -40,7 +40,7 @@ class UsedParameters {
  public:
   virtual ~UsedParameters() = default;
 
-  // For the pass that begins with the graph of these outputs. InvalidArgument is not thrown.
+  // For the pass that begins with the graph of these outputs.
   virtual Expectation expect(std::span<const at::Tensor> outputs) = 0;
   // Whether each pass is another search, in the graph of its outputs: then all that forward returns must be
   // known, and gradients have no order that holds for the next pass.
