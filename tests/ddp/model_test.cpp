@@ -160,6 +160,8 @@ TEST(Model, TakesEveryKindOfModuleAndForward) {
     DistributedDataParallel from_any(any);
     from_any(x).sum().backward();
     EXPECT_TRUE(tensor::all_equal(any.ptr()->parameters()[0].grad(), 2 * 1.5));
+    EXPECT_TRUE(
+        at::equal(from_any.forward<at::Tensor>(torch::ones({1, 3})), any.forward(torch::ones({1, 3}))));
 
     torch::jit::Module script("Scripted");
     script.register_parameter("weight", torch::ones({3, 2}).requires_grad_(), false);

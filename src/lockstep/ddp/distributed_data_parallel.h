@@ -73,10 +73,6 @@ struct Wrapped<torch::nn::AnyModule> {
   using Pointer = std::shared_ptr<torch::nn::AnyModule>;
   static bool has_module(const Pointer& module) { return module != nullptr && !module->is_empty(); }
   static std::shared_ptr<torch::nn::Module> base(const Pointer& module) { return module->ptr(); }
-  template <typename... Args>
-  static at::Tensor forward(const Pointer& module, Args&&... args) {
-    return module->forward(std::forward<Args>(args)...);
-  }
 };
 template <>
 struct Wrapped<torch::jit::Module> {
@@ -87,7 +83,7 @@ struct Wrapped<torch::jit::Module> {
   }
 };
 
-// What may give something else than a tensor, if one says so.
+// What gives a tensor, or something else if one says so.
 template <typename M>
 concept GivesAnything = std::same_as<M, torch::nn::AnyModule> || std::same_as<M, torch::nn::SequentialImpl>;
 
@@ -184,6 +180,7 @@ class DistributedDataParallel : public DataParallelModule {
       : DistributedDataParallel(std::make_shared<M>(std::move(module)), options) {}
 
   template <typename... Args>
+    requires(!GivesAnything<M>)
   decltype(auto) forward(Args&&... args) {
     return around([&]() -> decltype(auto) {
       look_into(args...);
@@ -197,7 +194,7 @@ class DistributedDataParallel : public DataParallelModule {
     });
   }
   // model.forward<std::tuple<at::Tensor, at::Tensor>>(x): of a module that does not know what it gives.
-  template <typename Output, typename... Args>
+  template <typename Output = at::Tensor, typename... Args>
     requires GivesAnything<M>
   Output forward(Args&&... args) {
     return around([&] {
