@@ -1,5 +1,5 @@
-// How a module is trained on many ranks. The names are torch's, and so are the defaults, but for
-// gradient_as_bucket_view.
+// How a module is trained on many ranks. What torch has too has its name and default there, but for
+// gradient_as_bucket_view, which is on here.
 #pragma once
 
 #include <optional>
