@@ -1,7 +1,7 @@
 // One rank of the tests that are written in Python.
 //
-//   ddp_rank --bitwise N     hosts_test.py: trains every net of nets.h beside one process, in N steps (50 for
-//                            the first), and says on each rank whether the bits are the same
+//   ddp_rank --bitwise N     hosts_test.py: trains every net of nets.h in every way beside one process, for N
+//                            steps, and says on each rank whether the bits are the same
 //   ddp_rank --killed VICTIM STEP US
 //                            kills.py: trains until rank VICTIM kills itself, so many microseconds after a
 //                            step has begun, and says on each other rank whom it heard of
@@ -27,17 +27,12 @@
 namespace {
 
 int compare_bits(int steps) {
-  for (const std::string net : {"mlp", "cnn", "lstm", "embedding", "gpt", "branches", "mixed"}) {
-    lockstep::testing::Training training{.options = {.find_unused_parameters = net == "branches"},
-                                         .steps = net == "mlp" ? 50 : steps};
-    std::string found = lockstep::testing::train_beside_one_process(net, training);
-    training.options.bucket_cap_mb = 0.001;
-    training.clear = lockstep::testing::Clear::kZero;
-    if (found.empty()) found = lockstep::testing::train_beside_one_process(net, training);
-    if (!found.empty()) {
-      std::cerr << found << "\n";
-      return 1;
-    }
+  for (const std::string& net : lockstep::testing::nets_to_train()) {
+    const std::string found =
+        lockstep::testing::train_beside_one_process(net, lockstep::testing::ways_to_train(net), steps);
+    if (found.empty()) continue;
+    std::cerr << found << "\n";
+    return 1;
   }
   std::cout << "rank " << lockstep::get_rank() << " of " << lockstep::get_world_size() << ", local rank "
             << lockstep::get_node_local_rank() << ": the same bits" << std::endl;

@@ -19,6 +19,12 @@ std::vector<at::Tensor> gradients(Net& net) {
   return all;
 }
 
+void set_buffers(Net& net, const std::vector<at::Tensor>& values) {
+  const torch::NoGradGuard no_grad;
+  const auto now = net.buffers();
+  for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(values[i]);
+}
+
 // Sums of these are kept in 32 bits, and rounded once.
 bool is_short(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
@@ -36,40 +42,32 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 void OneProcess::show_buffers_of(int rank) {
-  if (buffers_after_.empty()) return;
-  const torch::NoGradGuard no_grad;
-  const auto now = net_->buffers();
-  for (std::size_t i = 0; i < now.size(); ++i)
-    now[i].copy_(buffers_after_[static_cast<std::size_t>(rank)][i]);
+  if (!buffers_.empty()) set_buffers(*net_, buffers_[static_cast<std::size_t>(rank)]);
 }
 
 void OneProcess::backward(int step, int accumulated) {
-  const auto train = [&](int rank) {
-    for (int part = 0; part < accumulated; ++part)
-      net_->forward(net_->batch(rank, step * accumulated + part)).backward();
+  const auto train = [&](int rank, int part) {
+    net_->forward(net_->batch(rank, step * accumulated + part)).backward();
   };
-  if (ranks_ == 1) return train(0);
+  if (ranks_ == 1) {
+    for (int part = 0; part < accumulated; ++part) train(0, part);
+    return;
+  }
   const std::vector<at::Tensor> parameters = net_->parameters();
   const std::vector<at::Tensor> before = clones(gradients(*net_));
-  std::vector<std::vector<at::Tensor>> buffers;  // by rank
-  for (int rank = 0; rank < ranks_; ++rank) {
-    show_buffers_of(begin_with_ == Buffers::kOfEach ? rank : 0);
-    buffers.push_back(clones(net_->buffers()));
-  }
-  buffers_after_.clear();
+  if (buffers_.empty()) buffers_.assign(static_cast<std::size_t>(ranks_), clones(net_->buffers()));
+  std::vector<at::Tensor> of_the_first;  // before the last part
   std::vector<at::Tensor> sums(parameters.size());
   std::vector<bool> used(parameters.size(), false);
   for (int rank = 0; rank < ranks_; ++rank) {
-    const torch::NoGradGuard no_grad;
-    const auto now = net_->buffers();
-    for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(buffers[static_cast<std::size_t>(rank)][i]);
     for (std::size_t i = 0; i < parameters.size(); ++i)
       parameters[i].mutable_grad() = before[i].defined() ? before[i].clone() : at::Tensor();
-    {
-      const at::AutoGradMode grad(true);
-      train(rank);
-    }
-    buffers_after_.push_back(clones(net_->buffers()));
+    show_buffers_of(rank);
+    for (int part = 0; part + 1 < accumulated; ++part) train(rank, part);
+    if (rank == 0) of_the_first = clones(net_->buffers());
+    if (begin_with_ == Buffers::kOfTheFirst) set_buffers(*net_, of_the_first);
+    train(rank, accumulated - 1);
+    buffers_[static_cast<std::size_t>(rank)] = clones(net_->buffers());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const at::Tensor gradient = parameters[i].grad();
       if (!gradient.defined()) continue;
@@ -82,8 +80,6 @@ void OneProcess::backward(int step, int accumulated) {
       if (own.is_sparse()) sums[i] = sums[i].coalesce();
     }
   }
-  const torch::NoGradGuard no_grad;
-  show_buffers_of(0);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor mean = used[i] ? sums[i] / ranks_ : before[i];
     parameters[i].mutable_grad() = mean.defined() ? mean.to(parameters[i].scalar_type()) : mean;

@@ -10,7 +10,7 @@
 
 namespace lockstep::testing {
 
-// With whose buffers every rank's forward begins.
+// With whose buffers the forward of each rank's last batch of a step begins; the others begin with its own.
 enum class Buffers { kOfTheFirst, kOfEach };
 
 class OneProcess {
@@ -30,7 +30,7 @@ class OneProcess {
   const std::shared_ptr<Net> net_;
   const int ranks_;
   const Buffers begin_with_;
-  std::vector<std::vector<at::Tensor>> buffers_after_;  // by rank
+  std::vector<std::vector<at::Tensor>> buffers_;  // by rank, after its last forward
 };
 
 // Plain SGD, by hand: no optimizer's own rules between what is compared.
