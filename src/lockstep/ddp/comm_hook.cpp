@@ -18,6 +18,7 @@ class AllReduceHook final : public CommHook {
   HookWork reduce(GradBucket& bucket) override {
     const at::Tensor& buffer = bucket.buffer();
     const tensor::ProcessGroup& group = group_ ? *group_ : bucket.group();
+    if (group.size() == 1) return {};  // a sparse gradient is not even coalesced, as without the hook
     if (!buffer.is_sparse())
       return {tensor::all_reduce_for(bucket.purpose(), buffer,
                                      {.op = ReduceOp::kAvg, .group = group, .async_op = true})};
