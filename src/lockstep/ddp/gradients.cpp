@@ -19,7 +19,8 @@ std::size_t find(const NamedTensors& parameters, const char* option, const std::
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].first == name) return i;
   }
-  refuse(cat(option, " names ", base::quoted(name), ", which is no parameter that needs a gradient."));
+  refuse(cat(option, " names ", base::quoted(name),
+             ", which is no parameter that needs a gradient. A shared one goes by its first name."));
 }
 
 }  // namespace
