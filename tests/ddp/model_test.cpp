@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -427,6 +428,22 @@ TEST(Model, GoesOnInAnotherGroupAlsoWithARankThatIsNewThere) {
       EXPECT_TRUE(model->core().has_rebuilt_buckets());
     });
   }
+}
+
+TEST(Model, LetsGoOfTheGroupThatItLeaves) {
+  run_world(2, [](int) {
+    auto first = tensor::new_group();
+    const std::weak_ptr<Backend> left = first.backend();
+    nn::Linear net(2, 2);
+    DistributedDataParallel model(net, {.process_group = first});
+    for (int step = 0; step < 2; ++step) model(torch::ones({1, 2})).sum().backward();
+    first = {};
+    EXPECT_FALSE(left.expired());
+    model.update_process_group(tensor::new_group());
+    const Deadline deadline = Clock::steady().in(std::chrono::seconds(10));
+    while (!left.expired() && !deadline.expired()) std::this_thread::yield();
+    EXPECT_TRUE(left.expired());
+  });
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   const tensor::ProcessGroup& group() const { return group_; }
 
  private:
-  DataParallel(std::unique_ptr<ModuleView> module, const DataParallelOptions& options,
+  DataParallel(std::unique_ptr<ModuleView> module, DataParallelOptions options,
                const NamedTensors& parameters);
   struct Prepared {
     ModelParts parts;
@@ -109,9 +109,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   std::string introduction() const;
 
   const std::unique_ptr<ModuleView> module_;
-  const DataParallelOptions options_;
   tensor::ProcessGroup group_;
-  const ParameterSnapshot snapshot_;  // of the parameters that need gradients
+  const DataParallelOptions options_;  // without the group, which would live on after another has taken over
+  const ParameterSnapshot snapshot_;   // of the parameters that need gradients
   Gradients gradients_;
   ModelPurpose purpose_;
   std::unique_ptr<UsedParameters> used_;

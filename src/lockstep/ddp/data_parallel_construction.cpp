@@ -56,7 +56,7 @@ DataParallel::Prepared DataParallel::prepare(std::unique_ptr<ModuleView> module,
     refuse(
         "the module has no parameter that needs a gradient, or all are ignored or belong to a "
         "DistributedDataParallel inside it, so there is nothing to reduce; use the module itself.");
-  std::shared_ptr<DataParallel> made(new DataParallel(std::move(module), options, trained));
+  std::shared_ptr<DataParallel> made(new DataParallel(std::move(module), std::move(options), trained));
   for (std::size_t i = 0; i < made->gradients_.size(); ++i) {
     const PlannedGradient& planned = made->gradients_.planned_of(i);
     parts.gradients.emplace_back(made->gradients_.name(i),
@@ -94,15 +94,15 @@ std::shared_ptr<DataParallel> DataParallel::make(std::unique_ptr<ModuleView> mod
   return prepared.made;
 }
 
-DataParallel::DataParallel(std::unique_ptr<ModuleView> module, const DataParallelOptions& options,
+DataParallel::DataParallel(std::unique_ptr<ModuleView> module, DataParallelOptions options,
                            const NamedTensors& parameters)
     : module_(std::move(module)),
-      options_(options),
-      group_(options.process_group),
+      group_(std::exchange(options.process_group, {})),
+      options_(std::move(options)),
       snapshot_(parameters),
-      gradients_(parameters, options, module_->sparse_parameters()),
+      gradients_(parameters, options_, module_->sparse_parameters()),
       purpose_(gradients_),
-      used_(used_parameters_for(options, gradients_)),
+      used_(used_parameters_for(options_, gradients_)),
       hook_(all_reduce_hook()),
       buffers_(*module_, options_),
       running_([this](const std::vector<std::size_t>& order) {

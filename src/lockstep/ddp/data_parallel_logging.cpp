@@ -36,7 +36,8 @@ std::map<std::string, std::string> environment_texts() {
                                  "TORCH_NCCL_ASYNC_ERROR_HANDLING",
                                  "OMP_NUM_THREADS",
                                  "LOCKSTEP_SOCKET_IFNAME"};
-  const auto& variables = tensor::current_session("logging_data")->variables();
+  const auto session = tensor::current_session("logging_data");
+  const auto& variables = session->variables();
   std::map<std::string, std::string> texts;
   for (const std::string_view name : kNames) {
     std::string key(name.starts_with("TORCH_NCCL") ? name.substr(6) : name);
@@ -59,7 +60,8 @@ std::vector<std::string> environment_dump() {
                                                       "LOCKSTEP_SOCKET_IFNAME"};
   constexpr std::array<std::string_view, 4> kPrefixes = {"GLOO_", "NCCL_", "TORCH_NCCL_", "OMP_"};
   std::vector<std::string> texts;
-  for (const auto& [name, value] : tensor::current_session("DistributedDataParallel")->variables()) {
+  const auto session = tensor::current_session("DistributedDataParallel");
+  for (const auto& [name, value] : session->variables()) {
     const auto begins_name = [&variable = name](std::string_view prefix) {
       return variable.starts_with(prefix);
     };
