@@ -150,7 +150,7 @@ struct Sink final : Node {
 class Checkpoint : public Node {
  public:
   Checkpoint(edge_list&& next, const CheckpointOptions& options, const Tensors& inputs,
-             Surroundings surroundings, Segment again)
+             Surroundings surroundings, Part again)
       : Node(std::move(next)),
         options_(options),
         inputs_(inputs),
@@ -218,7 +218,7 @@ class Checkpoint : public Node {
   Tensors inputs_;
   std::vector<std::int64_t> versions_;  // of the inputs, before the first run
   const Surroundings surroundings_;
-  Segment again_;
+  Part again_;
 };
 
 // Its edges are those that left the graph of the first run.
@@ -311,8 +311,8 @@ Tensors with_history(const Tensors& outputs, const std::vector<bool>& has_gradie
   return fresh;
 }
 
-Tensors run_with_known_edges(const CheckpointOptions& options, const Tensors& inputs, const Segment& first,
-                             Segment again) {
+Tensors run_with_known_edges(const CheckpointOptions& options, const Tensors& inputs, const Part& first,
+                             Part again) {
   Surroundings surroundings(inputs, options.preserve_rng_state);
   std::vector<std::int64_t> versions = versions_of(inputs);
   const MadeSince inside;
@@ -334,8 +334,8 @@ Tensors run_with_known_edges(const CheckpointOptions& options, const Tensors& in
   return with_history(outputs, has_gradient, node);
 }
 
-Tensors run_reentrant(const CheckpointOptions& options, const Tensors& inputs, const Segment& first,
-                      Segment again) {
+Tensors run_reentrant(const CheckpointOptions& options, const Tensors& inputs, const Part& first,
+                      Part again) {
   const auto needs = [](const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
   if (std::none_of(inputs.begin(), inputs.end(), needs)) {
     refuse(
@@ -361,7 +361,7 @@ Tensors run_reentrant(const CheckpointOptions& options, const Tensors& inputs, c
 
 }  // namespace
 
-Tensors run(const CheckpointOptions& options, const Tensors& inputs, const Segment& first, Segment again) {
+Tensors run(const CheckpointOptions& options, const Tensors& inputs, const Part& first, Part again) {
   if (!at::GradMode::is_enabled()) return first(inputs);
   return options.reentrant ? run_reentrant(options, inputs, first, std::move(again))
                            : run_with_known_edges(options, inputs, first, std::move(again));

@@ -52,10 +52,10 @@ namespace checkpointing {
 
 using Tensors = std::vector<at::Tensor>;
 // A function whose inputs are bound: it is given tensors that stand for those among them.
-using Segment = std::function<Tensors(const Tensors& inputs)>;
+using Part = std::function<Tensors(const Tensors& inputs)>;
 
 // The outputs of `first`, with a history that runs `again`.
-Tensors run(const CheckpointOptions& options, const Tensors& inputs, const Segment& first, Segment again);
+Tensors run(const CheckpointOptions& options, const Tensors& inputs, const Part& first, Part again);
 
 template <typename T>
 concept Tensor = std::is_same_v<std::remove_cv_t<T>, at::Tensor>;
