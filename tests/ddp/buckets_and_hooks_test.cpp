@@ -1,8 +1,10 @@
 // In which buckets gradients travel and when, and what hooks make of them.
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
@@ -102,6 +104,53 @@ TEST(Reduction, HooksReduceAsTheySay) {
                                     });
                                   }),
                                   60));
+  });
+}
+
+TEST(Reduction, AHookMayGiveTheBucketsOwnMemoryConjugated) {
+  run_world(2, [](int rank) {
+    struct Complex : nn::Module {
+      Complex() { weight = register_parameter("weight", torch::ones({3}, at::kComplexFloat)); }
+      at::Tensor forward(const at::Tensor& x) { return (weight * x).sum().abs(); }
+      at::Tensor weight;
+    };
+    const auto gradient = [&](bool conjugated) {
+      auto net = std::make_shared<Complex>();
+      DistributedDataParallel model(net);
+      if (conjugated) {
+        model.register_comm_hook([](GradBucket& bucket) {
+          bucket.set_buffer(bucket.buffer().conj());
+          return HookWork{};
+        });
+      } else {
+        model.register_comm_hook(noop_hook());
+      }
+      model(at::complex(torch::ones({3}), torch::arange(3.) + rank)).backward();
+      return net->weight.grad().clone();
+    };
+    const at::Tensor plain = gradient(false);
+    EXPECT_FALSE(at::equal(plain, plain.conj()));
+    EXPECT_TRUE(at::equal(gradient(true), plain.conj()));
+  });
+}
+
+TEST(Reduction, StridesThatOneRankHasChangedLeaveItsGradientsInTheirPlaces) {
+  run_world(2, [](int rank) {
+    nn::Conv2d net(nn::Conv2dOptions(2, 3, 2));
+    DistributedDataParallel model(net);
+    const auto mean = [&](const at::Tensor& x) {
+      at::Tensor own = torch::autograd::grad({net(x).square().sum()}, {net->weight})[0].contiguous();
+      tensor::all_reduce(own, {.op = ReduceOp::kAvg});
+      return own;
+    };
+    for (int step = 0; step < 4; ++step) {  // the buckets of the second are others
+      if (rank == 1 && step == 1)
+        net->weight.set_data(net->weight.contiguous(at::MemoryFormat::ChannelsLast));
+      const at::Tensor x = torch::arange(2 * 9.).view({1, 2, 3, 3}) * (rank + 1 + step);
+      net->zero_grad();
+      model(x).square().sum().backward();
+      EXPECT_TRUE(at::allclose(net->weight.grad(), mean(x))) << step;
+    }
   });
 }
 

@@ -71,6 +71,25 @@ TEST(Faults, AnUnusedParameterIsNamedWithItsRank) {
   });
 }
 
+TEST(Faults, ABackwardThatReachesNoParameterIsNamedWithItsRank) {
+  struct Around : nn::Module {
+    Around() { register_module("layer", layer); }
+    at::Tensor forward(const at::Tensor& x, bool uses_it = true) { return uses_it ? layer(x) : 2 * x; }
+    nn::Linear layer{2, 2};
+  };
+  run_world(2, [](int rank) {
+    DistributedDataParallel model(std::make_shared<Around>());
+    const at::Tensor x = ones().requires_grad_();
+    model(x).sum().backward();
+    if (rank == 1) {
+      model(x, false).sum().backward();
+      expect_error<ReductionError>([&] { model(x); }, {"rank 1", "layer.weight", "find_unused_parameters"});
+    } else {
+      expect_error<RemoteError>([&] { model(x).sum().backward(); }, {"rank 1", "layer.weight"});
+    }
+  });
+}
+
 TEST(Faults, WhatOneRankThrowsIsHeardByTheOthers) {
   const auto heard = [](const std::function<void(DistributedDataParallel<Mined>&)>& fails,
                         const std::vector<std::string>& words) {
@@ -266,6 +285,11 @@ TEST(Faults, AModuleThatHasChangedIsNamedOnEveryRank) {
   const std::vector<Change> changes = {
       {[](Two& net) { net.first->bias.requires_grad_(false); }, {"first.bias", "no longer needs"}},
       {[](Two& net) { net.to(at::kDouble); }, {"first.weight", "another type"}},
+      {[](Two& net) {
+         net.to(at::kDouble);
+         net.to(at::kFloat);
+       },
+       {"first.weight", "another type and back"}},
       {[](Two& net) {
          net.second->weight.set_data(torch::ones({2, 1}));
        },

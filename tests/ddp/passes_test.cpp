@@ -124,6 +124,117 @@ TEST(Passes, AStaticGraphMayUseParametersOutsideForward) {
   }
 }
 
+TEST(Passes, AParameterThatTheLossAloneUsesIsOfEveryPass) {
+  struct Scaled : nn::Module {
+    Scaled() {
+      register_module("layer", layer);
+      scale = register_parameter("scale", torch::ones({1}));
+    }
+    at::Tensor forward(const at::Tensor& x) { return layer(x); }
+    nn::Linear layer{2, 2};
+    at::Tensor scale;
+  };
+  for (const DataParallelOptions& each : {DataParallelOptions{}, DataParallelOptions{.static_graph = true},
+                                          DataParallelOptions{.gradient_as_bucket_view = false}}) {
+    run_world(2, [&](int rank) {
+      auto net = std::make_shared<Scaled>();
+      DistributedDataParallel model(net, each);
+      const at::Tensor x = torch::full({1, 2}, rank + 1.);
+      const auto loss = [&](const at::Tensor& output) {
+        return (output * net->scale).sum() + net->scale.sum();
+      };
+      const auto parameters = net->parameters();
+      const auto expect_mean = [&](const at::Tensor& whole) {
+        const std::vector<at::Tensor> own = torch::autograd::grad({whole}, parameters);
+        for (std::size_t i = 0; i < parameters.size(); ++i)
+          ASSERT_TRUE(at::allclose(parameters[i].grad(), mean_over_ranks(own[i]))) << i;
+        net->zero_grad();
+      };
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor one = model(x);
+        const at::Tensor other = model(2 * x);
+        loss(one).backward();
+        loss(other).backward();  // its gradient of `scale` is there before backward comes to `other`
+        expect_mean(loss(net->forward(x)) + loss(net->forward(2 * x)));
+        const at::Tensor kept = loss(model(x));
+        kept.backward({}, /*retain_graph=*/true);
+        kept.backward();
+        expect_mean(2 * loss(net->forward(x)));
+        model.train(false);  // forward begins no pass
+        loss(model(x)).backward();
+        model.train();
+        expect_mean(loss(net->forward(x)));
+      }
+    });
+  }
+}
+
+TEST(Passes, OneRanksEvaluationLeavesTheBucketsOfTheOthersAlone) {
+  struct Two : nn::Module {
+    Two() {
+      register_module("first", first);
+      register_module("second", second);
+    }
+    at::Tensor forward(const at::Tensor& x) { return second(first(x)); }
+    nn::Linear first{2, 2};
+    nn::Linear second{2, 2};
+  };
+  run_world(2, [](int rank) {
+    auto net = std::make_shared<Two>();
+    DistributedDataParallel model(net);
+    const at::Tensor loss = model(torch::full({1, 2}, rank + 1.)).sum();
+    loss.backward({}, /*retain_graph=*/true);
+    EXPECT_FALSE(model.core().has_rebuilt_buckets());
+    const std::vector<at::Tensor> own = torch::autograd::grad({loss}, net->parameters(), {}, true);
+    if (rank == 0) {  // between the first pass and the second, for which buckets are made anew
+      model.train(false);
+      model(torch::ones({1, 2}));
+      model.train();
+    }
+    net->zero_grad();
+    loss.backward();
+    EXPECT_TRUE(model.core().has_rebuilt_buckets());
+    for (std::size_t i = 0; i < own.size(); ++i)
+      EXPECT_TRUE(at::equal(net->parameters()[i].grad(), mean_over_ranks(own[i]))) << i;
+  });
+}
+
+TEST(Passes, GradientsThatNoForwardLedToAreWarnedAboutOnce) {
+  run_world(2, [](int rank) {
+    nn::Linear net(2, 1);
+    DistributedDataParallel model(net);
+    const at::Tensor x = torch::full({1, 2}, rank + 1.);
+    const auto said_by = [&](const auto& act) {
+      ::testing::internal::CaptureStderr();
+      act();
+      return ::testing::internal::GetCapturedStderr();
+    };
+    const std::string none = said_by([&] {
+      model(x).sum().backward();
+      {
+        const auto guard = model.no_sync();
+        model(x).sum().backward();
+      }
+      model.train(false);
+      model(x).sum().backward();
+      {
+        const auto guard = model.no_sync();
+        model(x).sum().backward();
+      }
+      model.train();
+      model(x).sum().backward();
+    });
+    EXPECT_EQ(none, "");
+    const std::string once = said_by([&] {
+      for (int step = 0; step < 2; ++step) model->forward(x).sum().backward();
+    });
+    EXPECT_THAT(once, ::testing::AllOf(::testing::HasSubstr("\"weight\""), ::testing::HasSubstr("\"bias\""),
+                                       ::testing::HasSubstr("not model->forward()")));
+    const auto first = once.find("nothing reduces them");
+    EXPECT_EQ(once.find("nothing reduces them", first + 1), std::string::npos);
+  });
+}
+
 TEST(Passes, EveryBackwardThroughASynchronisedForwardIsReduced) {
   const std::vector<DataParallelOptions> options = {
       {},

@@ -257,8 +257,10 @@ void BackwardPass::launch(std::size_t bucket) {
   if (!skipped_[bucket]) {
     tell(PassPhase::kLaunched, bucket);
     // Ranks that leave out different buckets hear it in words of its own, when all know what was used.
-    const std::size_t purpose = parts_.skip_unused ? 0 : bucket;
-    parts_.gradients.bucket(bucket).set_group(parts_.group, parts_.purpose.of_bucket(purpose));
+    const std::uint64_t purpose =
+        parts_.skip_unused ? parts_.purpose.of_bucket(0, {})
+                           : parts_.purpose.of_bucket(bucket, parts_.gradients.plan().buckets[bucket]);
+    parts_.gradients.bucket(bucket).set_group(parts_.group, purpose);
     works_[bucket] = parts_.hook->reduce(parts_.gradients.bucket(bucket));
   }
   if (bucket + 1 < works_.size()) return;

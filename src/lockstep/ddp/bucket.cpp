@@ -34,9 +34,14 @@ at::Tensor make_buffer(std::int64_t elements, const at::TensorOptions& options) 
   return at::empty({elements}, options);
 }
 
-// As the parameter, if that leaves no gaps and nothing twice; else contiguous. So autograd lays gradients
-// out.
-std::vector<std::int64_t> strides_of(const at::Tensor& local) {
+// Whether its memory is not what it says.
+bool is_lazy(const at::Tensor& tensor) {
+  return tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
+}
+
+}  // namespace
+
+std::vector<std::int64_t> gradient_strides(const at::Tensor& local) {
   if (local.is_non_overlapping_and_dense()) return local.strides().vec();
   std::vector<std::int64_t> strides(static_cast<std::size_t>(local.dim()));
   std::int64_t step = 1;
@@ -47,21 +52,15 @@ std::vector<std::int64_t> strides_of(const at::Tensor& local) {
   return strides;
 }
 
-}  // namespace
-
-GradBucket::GradBucket(std::size_t index, std::vector<at::Tensor> locals)
-    : GradBucket(index, std::move(locals), false) {}
-
 GradBucket GradBucket::for_sparse(std::size_t index, const at::Tensor& local) {
-  return {index, {local}, true};
+  GradBucket bucket(index, {local}, true);
+  bucket.views_.resize(1);
+  return bucket;
 }
 
-GradBucket::GradBucket(std::size_t index, std::vector<at::Tensor> locals, bool sparse)
-    : index_(index), locals_(std::move(locals)), sparse_(sparse) {
-  if (sparse_) {
-    views_.resize(1);
-    return;
-  }
+GradBucket::GradBucket(std::size_t index, std::vector<at::Tensor> locals,
+                       const std::vector<std::vector<std::int64_t>>& strides)
+    : GradBucket(index, std::move(locals), false) {
   const at::NoGradGuard no_grad;
   std::int64_t elements = 0;
   for (const at::Tensor& local : locals_) elements += local.numel();
@@ -70,10 +69,10 @@ GradBucket::GradBucket(std::size_t index, std::vector<at::Tensor> locals, bool s
   home_.zero_();
   buffer_ = home_.variable_data();
   std::int64_t at = 0;
-  for (const at::Tensor& local : locals_) {
+  for (std::size_t i = 0; i < locals_.size(); ++i) {
     // variable_data(): the same memory, but nothing that autograd would take for a view.
-    views_.push_back(home_.as_strided(local.sizes(), strides_of(local), at).variable_data());
-    at += local.numel();
+    views_.push_back(home_.as_strided(locals_[i].sizes(), strides[i], at).variable_data());
+    at += locals_[i].numel();
   }
 }
 
@@ -93,7 +92,7 @@ void GradBucket::fill(std::size_t place, const at::Tensor& gradient, collective:
   const std::size_t size = view.nbytes();
   const bool same_layout = gradient.is_cpu() && view.is_cpu() && gradient.strides() == view.strides() &&
                            view.is_non_overlapping_and_dense();
-  if (!same_layout || gradient.is_conj() || gradient.is_neg() || gradient._is_zerotensor()) {
+  if (!same_layout || is_lazy(gradient)) {
     view.copy_(gradient);
     return;
   }
@@ -118,13 +117,14 @@ bool GradBucket::holds(std::size_t place, const at::Tensor& gradient) const {
   if (gradient.is_same(view)) return true;
   return !sparse_ && gradient.layout() == at::kStrided &&
          gradient.const_data_ptr() == view.const_data_ptr() && gradient.sizes() == view.sizes() &&
-         gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type();
+         gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type() &&
+         !is_lazy(gradient);
 }
 
 bool GradBucket::is_at_home() const {
   return buffer_.defined() && buffer_.layout() == at::kStrided && buffer_.sizes() == home_.sizes() &&
          buffer_.strides() == home_.strides() && buffer_.scalar_type() == home_.scalar_type() &&
-         buffer_.const_data_ptr() == home_.const_data_ptr();
+         buffer_.const_data_ptr() == home_.const_data_ptr() && !is_lazy(buffer_);
 }
 
 std::string GradBucket::settle() {
@@ -146,7 +146,7 @@ std::string GradBucket::settle() {
                ", but the bucket has ", home_.numel(), " of type ", c10::toString(home_.scalar_type()));
   }
   const at::NoGradGuard no_grad;
-  home_.copy_(given.reshape({-1}));
+  home_.copy_(given.reshape({-1}).resolve_conj().resolve_neg());  // which may be this memory
   return {};
 }
 

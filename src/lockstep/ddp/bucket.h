@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "lockstep/collective/copy_choice.h"
@@ -19,10 +20,15 @@
 
 namespace lockstep::ddp {
 
+// Those that autograd gives the gradient of a parameter: its own, if that leaves no gaps and nothing twice;
+// else contiguous ones.
+std::vector<std::int64_t> gradient_strides(const at::Tensor& local);
+
 class GradBucket {
  public:
-  // `locals`: what stands for each parameter; their types and devices are equal.
-  GradBucket(std::size_t index, std::vector<at::Tensor> locals);
+  // `locals`: what stands for each parameter; their types and devices are equal. `strides`: of each gradient.
+  GradBucket(std::size_t index, std::vector<at::Tensor> locals,
+             const std::vector<std::vector<std::int64_t>>& strides);
   static GradBucket for_sparse(std::size_t index, const at::Tensor& local);
 
   // Its place in the order in which buckets travel; is_last() is said of the one that travels last.
@@ -60,7 +66,8 @@ class GradBucket {
   void clear();
 
  private:
-  GradBucket(std::size_t index, std::vector<at::Tensor> locals, bool sparse);
+  GradBucket(std::size_t index, std::vector<at::Tensor> locals, bool sparse)
+      : index_(index), locals_(std::move(locals)), sparse_(sparse) {}
   // Whether what a hook has left as the buffer is the bucket's own memory.
   bool is_at_home() const;
 

@@ -90,13 +90,12 @@ void DataParallel::begin_forward() {
   if (kind_ != ForwardKind::kSynchronised) return;
   check_last_pass();
   check_unchanged();
-  if (rebuilding_.order) rebuild();
   buffers_.around_forward(BufferHookLocation::kPreForward, group_, purpose_.of_buffers());
   watch_.begin_pass();
 }
 
 void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::type_info* unknown) {
-  if (kind_ == ForwardKind::kAlone) return;
+  if (kind_ == ForwardKind::kAlone) return running_.stay_alone();
   const PassParts parts{.gradients = gradients_,
                         .hook = hook_,
                         .used = *used_,
@@ -122,8 +121,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::t
 }
 
 void DataParallel::forward_failed() {
-  if (kind_ == ForwardKind::kAlone || group_.size() < 2 || !module_->is_training())
-    return;  // it may be alone
+  if (kind_ == ForwardKind::kAlone || !module_->is_training()) return;  // it may be alone
   end_group(group_, "forward", cat("an exception in forward: ", text_of_exception()));
 }
 
@@ -161,10 +159,18 @@ void DataParallel::check_unchanged() const {
 }
 
 void DataParallel::rebuild() {
-  running_.give_up();
+  if (!rebuilding_.order) return;
   const std::vector<std::size_t> order = rebuilding_.order->get();
   gradients_.lay_out(plan_in_order(gradients_.planned(), order, limits_of(options_)));
   rebuilding_ = {.order = {}, .done = true};
+}
+
+void DataParallel::warn_of_strays(const std::vector<std::size_t>& parameters) const {
+  kLog.warn(cat(
+      "A backward that has not come through what the model's forward returned has given gradients to ",
+      gradients_.names_text(parameters),
+      ", and nothing reduces them: they are this rank's own. Call the model, not model->forward(), and make "
+      "the loss of what it returns. This is said once."));
 }
 
 }  // namespace lockstep::ddp

@@ -100,7 +100,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   // By what it means to the other ranks. Accumulating is training under no_sync(): they wait for its end.
   enum class ForwardKind : std::uint8_t { kAlone, kAccumulating, kSynchronised };
   ForwardKind next_kind() const;
+  // The buckets, if the order of the first pass is there.
   void rebuild();
+  void warn_of_strays(const std::vector<std::size_t>& parameters) const;
   void check_unchanged() const;
   void check_last_pass();
   // Of the last pass, which is given up then; empty if it is finished, or never began.
@@ -122,8 +124,8 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   ForwardKind kind_ = ForwardKind::kAlone;  // of the forward that runs, or was last
   struct Rebuilding {
     // In which rank 0 saw gradients become final in the first pass, until the buckets are made by it. It is
-    // told at the end of that pass, where all ranks are, and waited for in the next forward, where one may be
-    // alone.
+    // told at the end of that pass, where all ranks are, and waited for when the next is made: the second has
+    // the same buckets on all of them, however a rank comes to it.
     std::optional<OrderOfFirst> order = {};
     bool done = false;
   };

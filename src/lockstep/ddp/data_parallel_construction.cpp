@@ -12,9 +12,8 @@ namespace {
 
 // What is being caught is this rank's alone: nobody is to wait for it.
 void end_group_of_failed(const tensor::ProcessGroup& group) {
-  if (group.size() > 1)
-    end_group(group, "DistributedDataParallel",
-              cat("an exception in the construction of DistributedDataParallel: ", text_of_exception()));
+  end_group(group, "DistributedDataParallel",
+            cat("an exception in the construction of DistributedDataParallel: ", text_of_exception()));
 }
 
 void check_tensors(const ModelParts& parts, const DataParallelOptions& options) {
@@ -30,6 +29,13 @@ void check_tensors(const ModelParts& parts, const DataParallelOptions& options) 
         refuse(cat("the ", what, ' ', base::quoted(name), ' ', why));
     }
   };
+  for (const auto& [name, parameter] : parts.parameters) {
+    if (!parameter.is_leaf())
+      refuse(cat("the parameter ", base::quoted(name),
+                 " was computed from other tensors, so its gradient would go on to those. Register its "
+                 "detach().requires_grad_(), or make it under torch::NoGradGuard, also by a script's "
+                 "deepcopy()."));
+  }
   check("parameter", parts.parameters, options.init_sync);
   check("buffer", parts.buffers, options.init_sync || syncs_buffers(options));
 }
@@ -105,10 +111,13 @@ DataParallel::DataParallel(std::unique_ptr<ModuleView> module, DataParallelOptio
       used_(used_parameters_for(options_, gradients_)),
       hook_(all_reduce_hook()),
       buffers_(*module_, options_),
-      running_([this](const std::vector<std::size_t>& order) {
-        if (used_->searches() || rebuilding_.done || rebuilding_.order) return;
-        rebuilding_.order.emplace(order, group_);
-      }) {}
+      running_({.beginning = [this] { rebuild(); },
+                .finished =
+                    [this](const std::vector<std::size_t>& order) {
+                      if (used_->searches() || rebuilding_.done || rebuilding_.order) return;
+                      rebuilding_.order.emplace(order, group_);
+                    },
+                .astray = [this](const std::vector<std::size_t>& all) { warn_of_strays(all); }}) {}
 
 void DataParallel::start(const ModelParts& parts) {
   running_.belong_to({shared_from_this(), &running_});

@@ -37,7 +37,8 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
     Gradient gradient{
         .name = name,
         .slot = options.gradient_slot ? options.gradient_slot(parameter) : tensor::own_gradient(parameter),
-        .planned = {}};
+        .planned = {},
+        .strides = {}};
     if (!gradient.slot)
       refuse(cat("the option gradient_slot gave none for the parameter ", base::quoted(name), '.'));
     const at::Tensor local = gradient.slot->local();
@@ -46,6 +47,7 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
                         .device = local.device(),
                         .sparse = is_in(options.sparse_parameters, name) || is_in(sparse, name),
                         .delayed = is_in(options.delay_all_reduce_named_params, name)};
+    gradient.strides = gradient_strides(local);
     gradient.sparse_by_module = is_in(sparse, name) && !is_in(options.sparse_parameters, name);
     accumulators->insert(gradient.slot->accumulator());
     all_.push_back(std::move(gradient));
@@ -77,13 +79,15 @@ void Gradients::lay_out(BucketPlan plan) {
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     const std::vector<std::size_t>& parameters = plan.buckets[b];
     std::vector<at::Tensor> locals;
+    std::vector<std::vector<std::int64_t>> strides;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       locals.push_back(slot(parameters[i]).local());
+      strides.push_back(strides_of(parameters[i]));
       places[parameters[i]] = {b, i};
     }
     const bool sparse = all_[parameters.front()].planned.sparse;
     buckets.push_back(std::make_unique<GradBucket>(sparse ? GradBucket::for_sparse(b, locals.front())
-                                                          : GradBucket(b, std::move(locals))));
+                                                          : GradBucket(b, std::move(locals), strides)));
     buckets.back()->set_last(b + 1 == plan.buckets.size());
   }
   for (std::size_t parameter = 0; parameter < size() && !buckets_.empty(); ++parameter) {

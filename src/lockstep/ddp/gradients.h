@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +26,8 @@ struct Gradient {
   std::string name;  // of the parameter: "layers.0.weight"
   std::unique_ptr<tensor::GradientSlot> slot;
   PlannedGradient planned;
-  bool sparse_by_module = false;  // and not by an option
+  std::vector<std::int64_t> strides;  // in its bucket; as all ranks had them when they met
+  bool sparse_by_module = false;      // and not by an option
 };
 
 class Gradients {
@@ -40,6 +42,7 @@ class Gradients {
   const std::string& name(std::size_t parameter) const { return all_[parameter].name; }
   tensor::GradientSlot& slot(std::size_t parameter) { return *all_[parameter].slot; }
   const PlannedGradient& planned_of(std::size_t parameter) const { return all_[parameter].planned; }
+  const std::vector<std::int64_t>& strides_of(std::size_t parameter) const { return all_[parameter].strides; }
   // Whether it is sparse because of the kind of its module.
   bool is_sparse_by_module(std::size_t parameter) const { return all_[parameter].sparse_by_module; }
   std::vector<PlannedGradient> planned() const;

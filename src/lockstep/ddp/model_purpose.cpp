@@ -27,6 +27,7 @@ ModelPurpose::ModelPurpose(const Gradients& gradients, std::int64_t number) {
   hash.add(static_cast<std::uint64_t>(number));
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     hash.add(static_cast<std::uint64_t>(gradients.planned_of(i).elements));
+    for (const std::int64_t stride : gradients.strides_of(i)) hash.add(static_cast<std::uint64_t>(stride));
   }
   model_ = hash.value();
 }
@@ -34,6 +35,12 @@ ModelPurpose::ModelPurpose(const Gradients& gradients, std::int64_t number) {
 std::uint64_t ModelPurpose::part(std::uint64_t number) const {
   Hash hash(model_);
   hash.add(number);
+  return hash.value();
+}
+
+std::uint64_t ModelPurpose::of_bucket(std::size_t index, std::span<const std::size_t> parameters) const {
+  Hash hash(part(2 + index));
+  for (const std::size_t parameter : parameters) hash.add(parameter);
   return hash.value();
 }
 

@@ -55,6 +55,7 @@ void RunningPass::begin(const PassParts& parts, Expectation expected, std::span<
   std::shared_ptr<const Forward> forward;
   {
     const MutexLock lock(mutex_);
+    is_alone_ = mode == Mode::kAccumulating;
     if (mode != Mode::kAccumulating && current_.pass && !current_.pass->entered())
       expected.include(current_.pass->expected());
     forward = std::make_shared<const Forward>(parts, parts.gradients.accumulators(), std::move(expected),
@@ -76,6 +77,8 @@ void RunningPass::begin(const PassParts& parts, Expectation expected, std::span<
     });
   }
   if (mode == Mode::kAccumulating || (mode == Mode::kEvaluation && has_hooks)) return;
+  const MutexLock one(making_);
+  events_.beginning();
   Current next = pass_of(forward, forward->expected);
   const MutexLock lock(mutex_);
   std::swap(current_, next);  // what was there goes with no lock held
@@ -87,22 +90,87 @@ RunningPass::Current RunningPass::pass_of(const std::shared_ptr<const Forward>& 
 }
 
 void RunningPass::backward_reached(const std::shared_ptr<const Forward>& forward) {
-  if (!accumulates_any(*forward->accumulators)) return;
+  if (!accumulates_any(*forward->accumulators) || is_forgotten(*forward)) return;
+  if (forward->mode == Mode::kAccumulating) {
+    watch_task(forward);
+    enter(Entry::kOutputs);
+    return;
+  }
+  make_pass_for(forward);
+  enter(Entry::kOutputs);
+  take_remembered();
+}
+
+bool RunningPass::is_forgotten(const Forward& forward) const {
+  const MutexLock lock(mutex_);
+  return forward.era != era_;
+}
+
+void RunningPass::make_pass_for(const std::shared_ptr<const Forward>& forward) {
+  const MutexLock one(making_);
+  const Current now = current();
+  Current next;
+  if (!now.pass) {
+    try {
+      events_.beginning();
+    } catch (...) {
+      end_group(forward->group, "backward", text_of_exception());
+      throw;
+    }
+    next = pass_of(forward, forward->expected);
+  } else if (now.forward != forward && !now.pass->entered()) {
+    Expectation both = now.pass->expected();
+    both.include(forward->expected);
+    next = pass_of(now.forward, both);
+  } else {
+    return;
+  }
+  const MutexLock lock(mutex_);
+  std::swap(current_, next);
+}
+
+void RunningPass::remember(std::size_t parameter) {
+  const int task = torch::autograd::get_current_graph_task_id();
   {
     const MutexLock lock(mutex_);
-    if (forward->era != era_) return;
-    if (forward->mode != Mode::kAccumulating) {
-      if (!current_.pass) {
-        current_ = pass_of(forward, forward->expected);
-      } else if (current_.forward != forward && !current_.pass->entered()) {
-        Expectation both = current_.pass->expected();
-        both.include(forward->expected);
-        current_ = pass_of(current_.forward, both);
-      }
-    }
+    const bool is_first = early_.task != task;
+    if (is_first) early_ = {.task = task};
+    early_.parameters.push_back(parameter);
+    if (!is_first) return;
   }
-  if (forward->mode == Mode::kAccumulating) watch_task(forward);
-  enter(Entry::kOutputs);
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = self_, task] {
+    if (const auto self = weak.lock()) self->forget(task);
+  });
+}
+
+void RunningPass::take_remembered() {
+  Early early;
+  Current now;
+  {
+    const MutexLock lock(mutex_);
+    if (early_.task != torch::autograd::get_current_graph_task_id() || !current_.pass) return;
+    std::swap(early_, early);
+    now = current_;
+  }
+  or_end(now, [&] {
+    for (const std::size_t parameter : early.parameters) now.pass->ready(parameter);
+  });
+}
+
+void RunningPass::forget(int task) {
+  Early early;
+  {
+    const MutexLock lock(mutex_);
+    if (early_.task != task) return;
+    std::swap(early_, early);
+    if (is_alone_ || std::exchange(astray_was_told_, true)) return;
+  }
+  events_.astray(early.parameters);
+}
+
+void RunningPass::stay_alone() {
+  const MutexLock lock(mutex_);
+  is_alone_ = true;
 }
 
 void RunningPass::owner_is_gone(const Forward& forward) {
@@ -147,7 +215,7 @@ bool RunningPass::has_ever_begun() const {
 
 std::shared_ptr<BackwardPass> RunningPass::take_unfinished() {
   std::shared_ptr<BackwardPass> last = current().pass;
-  if (!last || !last->started()) return nullptr;
+  if (!last || !last->entered()) return nullptr;
   give_up();
   return last;
 }
@@ -166,7 +234,7 @@ void RunningPass::unwound(const Forward& forward) {
 
 void RunningPass::accumulated(std::size_t parameter) {
   const Current now = current();
-  if (!now.pass) return;
+  if (!now.pass) return remember(parameter);
   enter(Entry::kGradient);
   or_end(now, [&] { now.pass->ready(parameter); });
 }
@@ -216,7 +284,7 @@ void RunningPass::leave(const Current& now, int task) {
     if (!now.pass->leave()) return;
     check_is_whole(*now.pass, task);
     now.pass->finish();
-    finished_(now.pass->order());
+    events_.finished(now.pass->order());
     drop(now.pass);
   });
 }

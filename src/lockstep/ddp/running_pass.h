@@ -4,7 +4,8 @@
 // Every forward begins a pass, which takes the gradients of the next task of autograd. Forwards that come
 // before it are of the same pass. So are the tasks that come to it until it is over, such as those that run
 // inside: a pass ends with the last of them. When it is over, another task that comes through the outputs of
-// any of its forwards is a pass of its own: all that a synchronised forward leads to is reduced.
+// any of its forwards is a pass of its own, with all gradients of that task: all that a synchronised forward
+// leads to is reduced. Of a task that accumulates gradients and comes through none, the owner is told.
 //
 // What a step of the pass throws ends the group and the pass; so does an exception elsewhere in backward, and
 // one that lets the outputs go before it. torch::autograd::grad() is not a backward pass: it accumulates
@@ -32,9 +33,17 @@ namespace lockstep::ddp {
 
 class RunningPass final {
  public:
-  // Called when a pass is finished, which is when all ranks are there, with the order in which its gradients
-  // became final. It may communicate.
-  using Finished = std::function<void(const std::vector<std::size_t>& order)>;
+  // What its owner is told. The first two may communicate.
+  struct Events {
+    // A pass is about to be made: what passes work on may change. The n-th is the n-th on all ranks.
+    std::function<void()> beginning;
+    // A pass is finished, which is when all ranks are there, with the order in which its gradients became
+    // final.
+    std::function<void(const std::vector<std::size_t>& order)> finished;
+    // Backward has accumulated these gradients and has not come through what a forward returned, though the
+    // last forward was to be synchronised, or there was none. Told once.
+    std::function<void(const std::vector<std::size_t>& parameters)> astray;
+  };
   enum class Mode : std::uint8_t {
     kTraining,
     // A rank may be alone: its pass begins with a backward through its own outputs, if there ever is one, and
@@ -45,18 +54,20 @@ class RunningPass final {
     kAccumulating
   };
 
-  explicit RunningPass(Finished finished) : finished_(std::move(finished)) {}
+  explicit RunningPass(Events events) : events_(std::move(events)) {}
 
   // Once, first: who locks `self` keeps alive what it is a part of.
   void belong_to(const std::shared_ptr<RunningPass>& self) { self_ = self; }
   // After forward. `expected` is of no account in kAccumulating.
   void begin(const PassParts& parts, Expectation expected, std::span<const at::Tensor> outputs, Mode mode);
+  // Instead, after a forward whose gradients are this rank's alone, if there are any.
+  void stay_alone();
   // A gradient was accumulated.
   void accumulated(std::size_t parameter);
   void give_up();
   // Also what comes through the outputs of earlier forwards is no pass.
   void forget_forwards();
-  // The pass, if it was begun by backward and is not finished; then it is given up.
+  // The pass, if backward has come to it and it is not finished; then it is given up.
   std::shared_ptr<BackwardPass> take_unfinished();
   bool has_ever_begun() const;
 
@@ -68,21 +79,38 @@ class RunningPass final {
   };
   static Current pass_of(const std::shared_ptr<const Forward>& forward, const Expectation& expected);
   Current current() const;
+  bool is_forgotten(const Forward& forward) const;
+  void make_pass_for(const std::shared_ptr<const Forward>& forward);
   void backward_reached(const std::shared_ptr<const Forward>& forward);
   static void owner_is_gone(const Forward& forward);
   void watch_task(const std::shared_ptr<const Forward>& forward) const;
   void enter(Entry by);
   void leave(const Current& current, int task);
+  void remember(std::size_t parameter);
+  void take_remembered();
+  void forget(int task);
   void unwound(const Forward& forward);
   void or_end(const Current& current, const std::function<void()>& step);
   void drop(const std::shared_ptr<BackwardPass>& pass);
 
-  const Finished finished_;
+  // Gradients that a task has accumulated while there was no pass, and before it came to any outputs, as that
+  // of a parameter that the loss itself uses.
+  struct Early {
+    int task = -1;
+    std::vector<std::size_t> parameters = {};
+  };
+
+  const Events events_;
   std::weak_ptr<RunningPass> self_;
+  Mutex making_;  // held to make a pass, before mutex_
   mutable Mutex mutex_;
   Current current_ LOCKSTEP_GUARDED_BY(mutex_);
   std::uint64_t era_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // forwards of another one are forgotten
   bool begun_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  Early early_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool is_alone_ LOCKSTEP_GUARDED_BY(mutex_) =
+      false;  // since the last forward: gradients are this rank's own
+  bool astray_was_told_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lockstep::ddp
