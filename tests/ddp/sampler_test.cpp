@@ -132,6 +132,87 @@ TEST(Sampler, GoesOnByHandForOneEpoch) {
   EXPECT_THAT(all_of(other), ElementsAre(0, 2, 4, 6));
 }
 
+// Every index once, or as often as the world of `replicas` gives it, also where they come from two worlds.
+TEST(Sampler, GoesOnInAnotherWorldBehindWhatAllRanksOfTheFirstHaveTaken) {
+  for (const bool drop_last : {false, true}) {
+    for (const std::size_t size : {24U, 25U}) {
+      for (const int replicas : {1, 2, 4}) {
+        std::vector<std::size_t> seen;
+        const auto options = [&](int rank, int world) {
+          SamplerOptions all = of(rank, world);
+          all.drop_last = drop_last;
+          return all;
+        };
+        std::unique_ptr<DistributedSampler> saved;
+        for (int rank = 0; rank < 2; ++rank) {
+          saved = std::make_unique<DistributedSampler>(size, options(rank, 2));
+          saved->set_epoch(3);
+          const auto part = saved->next(4);
+          seen.insert(seen.end(), part->begin(), part->end());
+        }
+        std::size_t first_share = 0;
+        for (int rank = 0; rank < replicas; ++rank) {
+          DistributedSampler other(size, options(rank, replicas));
+          copy_through_archive(*saved, other);
+          DistributedSampler third(size, options(rank, replicas));  // and is saved again in between
+          const auto part = other.next(2);
+          copy_through_archive(other, third);
+          const Indices rest = all_of(third);
+          EXPECT_EQ(other.epoch(), 3U);
+          EXPECT_TRUE(rank == 0 || rest.size() == first_share);
+          first_share = rest.size();
+          seen.insert(seen.end(), part->begin(), part->end());
+          seen.insert(seen.end(), rest.begin(), rest.end());
+        }
+        const std::set<std::size_t> once(seen.begin(), seen.end());
+        const bool is_even = (size - 8) % static_cast<std::size_t>(replicas) == 0;
+        EXPECT_EQ(once.size(), is_even || !drop_last ? size : size - 1);
+        EXPECT_LT(seen.size(), size + static_cast<std::size_t>(replicas));
+        EXPECT_TRUE(drop_last || seen.size() % static_cast<std::size_t>(replicas) == 0);
+      }
+    }
+  }
+}
+
+TEST(Sampler, AnEpochThatIsOverIsOverInAnotherWorldToo) {
+  SamplerOptions dropping = of(0, 4);
+  dropping.drop_last = true;
+  DistributedSampler sampler(7, dropping);
+  ASSERT_EQ(all_of(sampler).size(), 1U);
+  dropping = of(0, 1);
+  dropping.drop_last = true;
+  DistributedSampler other(7, dropping);
+  copy_through_archive(sampler, other);
+  EXPECT_TRUE(all_of(other).empty());
+  EXPECT_EQ(all_of(other).size(), 7U);
+}
+
+TEST(Sampler, OnlyThePlaceOfASamplerOfTheSameOrderIsLoaded) {
+  const auto refused = [](const ddp::RankSampler& from, ddp::RankSampler& to,
+                          const std::vector<std::string>& words) {
+    tensor::expect_error<InvalidArgument>([&] { copy_through_archive(from, to); }, words);
+  };
+  DistributedSampler sampler(8, of(0, 2));
+  DistributedSampler larger(9, of(0, 2));
+  refused(sampler, larger, {"8 examples", "this one gives those of 9 examples", "the same arguments"});
+  SamplerOptions options = of(0, 2);
+  options.shuffle = false;
+  DistributedSampler in_order(8, options);
+  refused(sampler, in_order, {"shuffled with the seed 0", "in their own order"});
+  options = of(0, 2);
+  options.drop_last = true;
+  DistributedSampler dropping(8, options);
+  refused(sampler, dropping, {"drop_last"});
+  DistributedWeightedSampler weighted({1, 2}, {.num_samples = 8}, of(0, 2));
+  refused(sampler, weighted, {"8 examples", "8 samples"});
+  DistributedWeightedSampler same({1, 2}, {.num_samples = 8}, of(1, 2));
+  copy_through_archive(weighted, same);
+  DistributedWeightedSampler other({2, 1}, {.num_samples = 8}, of(0, 2));
+  refused(weighted, other, {"2 weights", "checksum"});
+  DistributedWeightedSampler fewer({1, 2}, {.num_samples = 2, .replacement = false}, of(0, 2));
+  refused(weighted, fewer, {"2 samples without replacement"});
+}
+
 TEST(Sampler, OnlyThePlaceOfASamplerWithTheSameSeedIsLoaded) {
   constexpr std::uint64_t kLargest = ~std::uint64_t{0};
   SamplerOptions seeded = of(0, 2);
@@ -157,22 +238,31 @@ TEST(Sampler, OnlyThePlaceOfASamplerWithTheSameSeedIsLoaded) {
     EXPECT_EQ(other.epoch(), 5U);
   };
   refused([&](auto& archive) { sampler.save(archive); },
-          {"the seed 18446744073709551615", "this one has 0", "the same seed"});
+          {"the seed 18446744073709551615", "the seed 0", "the same arguments"});
   refused([](auto& archive) { archive.write("weight", torch::ones({2})); },
-          {"no \"epoch_and_index\"", "what save() of one has written"});
-  refused([](auto& archive) { archive.write("epoch_and_index", torch::ones({2})); }, {"\"epoch_and_index\""});
+          {"no \"epoch_and_taken\"", "what save() of one has written"});
+  refused([](auto& archive) { archive.write("epoch_and_taken", torch::ones({2})); }, {"\"epoch_and_taken\""});
+  refused(
+      [](auto& archive) {
+        archive.write("epoch_and_taken", torch::tensor({1, 2}, at::kLong), true);
+      },
+      {"no \"order\""});
   const auto write = [](auto& archive, const at::Tensor& place) {
-    archive.write("epoch_and_index", place, true);
-    archive.write("seed", torch::zeros({1}, at::kLong), true);
+    archive.write("epoch_and_taken", place, true);
+    archive.write("order", c10::IValue("8 examples, shuffled with the seed 0"));
   };
-  refused([&](auto& archive) { write(archive, torch::tensor({1, 2, 3}, at::kLong)); }, {"epoch_and_index"});
+  refused([&](auto& archive) { write(archive, torch::tensor({1, 2, 3}, at::kLong)); }, {"epoch_and_taken"});
   refused(
       [&](auto& archive) {
         write(archive, torch::tensor({-2, 1}, at::kLong));
       },
-      {"damaged", "epoch -2 and index 1"});
-  refused([&](auto& archive) { write(archive, torch::tensor({2, -1}, at::kLong)); }, {"index -1"});
-  refused([&](auto& archive) { write(archive, torch::tensor({2, 5}, at::kLong)); }, {"5 indices were seen"});
+      {"damaged", "epoch -2, of which 1 indices were taken"});
+  refused([&](auto& archive) { write(archive, torch::tensor({2, -1}, at::kLong)); }, {"-1 indices"});
+  refused(
+      [&](auto& archive) {
+        write(archive, torch::tensor({2, 9}, at::kLong));
+      },
+      {"9 indices", "all are 8"});
 }
 
 TEST(Sampler, GoesOnBehindALoaderThatAsksAhead) {
@@ -251,6 +341,12 @@ TEST(Sampler, WeightsSayWhatIsDrawn) {
 TEST(Sampler, WrongArgumentsAreRefused) {
   EXPECT_THROW(DistributedSampler(8, of(2, 2)), InvalidArgument);
   EXPECT_THROW(DistributedSampler(8, of(0, 0)), InvalidArgument);
+  tensor::expect_error<InvalidArgument>([] { DistributedSampler(SIZE_MAX, of(0, 2)); },
+                                        {"18446744073709551615 indices", "memory"});
+  EXPECT_THROW(DistributedWeightedSampler({1, 1}, {.num_samples = SIZE_MAX}, of(0, 2)), InvalidArgument);
+  DistributedSampler endless(8, of(0, 2));
+  EXPECT_THROW(endless.reset(SIZE_MAX / 2), InvalidArgument);
+  EXPECT_EQ(all_of(endless).size(), 4U);  // as it was
   EXPECT_THROW(DistributedWeightedSampler({1, -1}, {.num_samples = 3}, of(0, 1)), InvalidArgument);
   EXPECT_THROW(DistributedWeightedSampler({1, NAN}, {.num_samples = 3}, of(0, 1)), InvalidArgument);
   EXPECT_THROW(DistributedWeightedSampler({1, 1}, {.num_samples = 0}, of(0, 1)), InvalidArgument);

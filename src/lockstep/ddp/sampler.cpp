@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <utility>
 
+#include "lockstep/base/crc32c.h"
 #include "lockstep/base/text.h"
 #include "lockstep/ddp/logger.h"
 #include "lockstep/tensor/errors.h"
@@ -35,18 +37,51 @@ std::vector<std::size_t> indices_of(const at::Tensor& numbers) {
   return {data, data + numbers.numel()};
 }
 
-// What save() has written under that name.
-std::vector<std::int64_t> numbers_in(torch::serialize::InputArchive& archive, const char* name,
-                                     std::int64_t count) {
+// What save() writes: the epoch, with how many of its indices all ranks have taken, and the order in words.
+constexpr const char* kPlace = "epoch_and_taken";
+constexpr const char* kOrder = "order";
+
+[[noreturn]] void refuse_archive_without(const char* name) {
+  refuse_sampler(cat("load: the archive has no ", base::quoted(name),
+                     " of a sampler; give it what save() of one has written, or the archive nested in it."));
+}
+
+std::pair<std::int64_t, std::int64_t> place_in(torch::serialize::InputArchive& archive) {
   at::Tensor numbers;
-  if (!archive.try_read(name, numbers, /*is_buffer=*/true) || numbers.scalar_type() != at::kLong ||
-      numbers.sizes() != at::IntArrayRef(count)) {
-    refuse_sampler(
-        cat("load: the archive has no ", base::quoted(name),
-            " of a sampler; give it what save() of one has written, or the archive nested in it."));
-  }
+  if (!archive.try_read(kPlace, numbers, /*is_buffer=*/true) || numbers.scalar_type() != at::kLong ||
+      numbers.sizes() != at::IntArrayRef(2))
+    refuse_archive_without(kPlace);
   const auto* const data = numbers.const_data_ptr<std::int64_t>();
-  return {data, data + count};
+  return {data[0], data[1]};
+}
+
+std::string order_in(torch::serialize::InputArchive& archive) {
+  c10::IValue text;
+  if (!archive.try_read(kOrder, text) || !text.isString()) refuse_archive_without(kOrder);
+  return text.toStringRef();
+}
+
+// An epoch's size.
+std::size_t checked(std::size_t size) {
+  constexpr std::size_t kMost = PTRDIFF_MAX / sizeof(std::size_t);
+  if (size > kMost)
+    refuse_sampler(
+        cat("an epoch of ", size, " indices has no place in memory; there are ", kMost, " at most."));
+  return size;
+}
+
+std::size_t replicas_of(const SamplerOptions& options) {
+  const int replicas = options.num_replicas ? *options.num_replicas : options.group.size();
+  if (replicas < 1) refuse_sampler(cat("num_replicas is ", replicas, "; there is at least one."));
+  return static_cast<std::size_t>(replicas);
+}
+
+std::size_t rank_of(const SamplerOptions& options) {
+  const int rank = options.rank ? *options.rank : options.group.rank();
+  const std::size_t replicas = replicas_of(options);
+  if (rank < 0 || static_cast<std::size_t>(rank) >= replicas)
+    refuse_sampler(cat("rank is ", rank, ", but there are ", replicas, " replicas, numbered from 0."));
+  return static_cast<std::size_t>(rank);
 }
 
 void check(std::span<const double> weights) {
@@ -61,7 +96,7 @@ void check(std::span<const double> weights) {
 }
 
 void check(const DistributedWeightedSampler::Draw& draw, std::span<const double> weights) {
-  if (draw.num_samples == 0) refuse_sampler("num_samples is 0; there is at least one.");
+  if (checked(draw.num_samples) == 0) refuse_sampler("num_samples is 0; there is at least one.");
   const auto likely = static_cast<std::size_t>(
       std::count_if(weights.begin(), weights.end(), [](double weight) { return weight > 0; }));
   if (likely == 0) refuse_sampler("no weight is above 0.");
@@ -76,39 +111,44 @@ void check(const DistributedWeightedSampler::Draw& draw, std::span<const double>
 class RankSampler::Order {
  public:
   explicit Order(const SamplerOptions& options)
-      : replicas_(options.num_replicas ? *options.num_replicas : options.group.size()),
-        rank_(options.rank ? *options.rank : options.group.rank()),
+      : replicas_(replicas_of(options)),
+        rank_(rank_of(options)),
         seed_(options.seed),
-        drop_last_(options.drop_last) {
-    if (replicas_ < 1) refuse_sampler(cat("num_replicas is ", replicas_, "; there is at least one."));
-    if (rank_ < 0 || rank_ >= replicas_)
-      refuse_sampler(cat("rank is ", rank_, ", but there are ", replicas_, " replicas, numbered from 0."));
-  }
+        drop_last_(options.drop_last) {}
   virtual ~Order() = default;
 
   virtual std::size_t total() const = 0;
   virtual void resize(std::size_t size) = 0;
   virtual bool same_in_every_epoch() const = 0;
   virtual std::vector<std::size_t> all(std::size_t epoch) const = 0;
+  // Orders that are alike in these words are the same, in every world.
+  std::string in_words() const { return cat(kind(), drop_last_ ? ", with drop_last" : ""); }
 
-  std::size_t share() const {
-    const auto n = static_cast<std::size_t>(replicas_);
-    return drop_last_ ? total() / n : (total() + n - 1) / n;
+  // What this rank gets of the indices that are left in an epoch when all ranks have taken `taken`.
+  std::size_t share(std::size_t taken) const {
+    const std::size_t left = total() - std::min(taken, total());
+    return left / replicas_ + (drop_last_ || left % replicas_ == 0 ? 0 : 1);
   }
-  std::vector<std::size_t> of_rank(std::size_t epoch) const {
+  std::vector<std::size_t> of_rank(std::size_t epoch, std::size_t taken) const {
     const std::vector<std::size_t> indices = all(epoch);
     std::vector<std::size_t> own;
     if (indices.empty()) return own;
-    for (std::size_t i = 0; i < share(); ++i)
-      own.push_back(indices[(static_cast<std::size_t>(rank_) + i * static_cast<std::size_t>(replicas_)) %
-                            indices.size()]);
+    for (std::size_t i = 0; i < share(taken); ++i)
+      own.push_back(indices[(taken + rank_ + i * replicas_) % indices.size()]);
     return own;
   }
+  // How many all ranks have taken when each has got `own` more: all, once it has its share.
+  std::size_t taken_after(std::size_t taken, std::size_t own) const {
+    return own < share(taken) ? taken + own * replicas_ : total();
+  }
+
+ protected:
+  virtual std::string kind() const = 0;
   std::uint64_t seed() const { return seed_; }
 
  private:
-  const int replicas_;
-  const int rank_;
+  const std::size_t replicas_;
+  const std::size_t rank_;
   const std::uint64_t seed_;
   const bool drop_last_;
 };
@@ -117,14 +157,17 @@ struct RankSampler::State {
   std::unique_ptr<Order> order;
   std::size_t epoch = 0;
   std::optional<std::size_t> begun = {};  // the epoch that the indices are of
+  std::size_t taken = 0;                  // of that epoch, by all ranks, before this one began with them
   std::vector<std::size_t> indices = {};
   std::size_t at = 0;
   bool resumed = false;  // load() has set the place: the next epoch goes on from it
   bool epoch_is_new = true;
   bool warned = false;
 
-  void fill() {
-    indices = order->of_rank(epoch);
+  void fill(std::size_t taken_before) {
+    indices = order->of_rank(epoch, taken_before);
+    taken = taken_before;
+    at = 0;
     begun = epoch;
   }
 };
@@ -139,7 +182,7 @@ void RankSampler::set_epoch(std::size_t epoch) {
   state_->epoch_is_new = true;
 }
 std::size_t RankSampler::epoch() const { return state_->epoch; }
-std::size_t RankSampler::size() const { return state_->order->share(); }
+std::size_t RankSampler::size() const { return state_->order->share(0); }
 
 void RankSampler::reset(std::optional<std::size_t> new_size) {
   if (new_size) state_->order->resize(*new_size);
@@ -149,13 +192,12 @@ void RankSampler::reset(std::optional<std::size_t> new_size) {
         cat("DistributedSampler: an epoch begins in the same order as the last one; call set_epoch() before "
             "each."));
   }
-  state_->fill();
-  if (!std::exchange(state_->resumed, false)) state_->at = 0;
+  state_->fill(std::exchange(state_->resumed, false) ? state_->taken : 0);
 }
 
 std::optional<std::vector<std::size_t>> RankSampler::next(std::size_t batch_size) {
   if (!state_->begun) {
-    state_->fill();
+    state_->fill(0);
     state_->epoch_is_new = false;
   }
   state_->resumed = false;  // by hand: this is the epoch that goes on
@@ -168,32 +210,37 @@ std::optional<std::vector<std::size_t>> RankSampler::next(std::size_t batch_size
 }
 
 void RankSampler::save(torch::serialize::OutputArchive& archive) const {
-  const std::size_t seen = state_->begun == state_->epoch ? state_->at : 0;
+  const std::size_t taken =
+      state_->begun == state_->epoch ? state_->order->taken_after(state_->taken, state_->at) : 0;
   const std::vector<std::int64_t> place = {static_cast<std::int64_t>(state_->epoch),
-                                           static_cast<std::int64_t>(seen)};
-  const auto seed = static_cast<std::int64_t>(state_->order->seed());  // its bits
-  archive.write("epoch_and_index", at::tensor(place, at::kLong), /*is_buffer=*/true);
-  archive.write("seed", at::tensor({seed}, at::kLong), /*is_buffer=*/true);
+                                           static_cast<std::int64_t>(taken)};
+  archive.write(kPlace, at::tensor(place, at::kLong), /*is_buffer=*/true);
+  archive.write(kOrder, c10::IValue(state_->order->in_words()));
 }
 
 void RankSampler::load(torch::serialize::InputArchive& archive) {
-  const std::vector<std::int64_t> place = numbers_in(archive, "epoch_and_index", 2);
-  const auto seed = static_cast<std::uint64_t>(numbers_in(archive, "seed", 1)[0]);
-  if (seed != state_->order->seed())
-    refuse_sampler(cat("load: the place was saved by a sampler with the seed ", seed, ", but this one has ",
-                       state_->order->seed(), ", and so another order; make it with the same seed."));
-  if (place[0] < 0 || place[1] < 0)
-    refuse_sampler(cat("load: the archive is damaged: it says epoch ", place[0], " and index ", place[1],
-                       "; none is below 0."));
-  resume_at(static_cast<std::size_t>(place[0]), static_cast<std::size_t>(place[1]));
+  const auto [epoch, taken] = place_in(archive);
+  const std::string order = order_in(archive);
+  if (order != state_->order->in_words())
+    refuse_sampler(cat("load: the place was saved by a sampler that gives the indices of ", order,
+                       ", but this one gives those of ", state_->order->in_words(),
+                       "; make it with the same arguments."));
+  const std::size_t all = state_->order->total();
+  if (epoch < 0 || taken < 0 || static_cast<std::size_t>(taken) > all)
+    refuse_sampler(cat("load: the archive is damaged: it says epoch ", epoch, ", of which ", taken,
+                       " indices were taken; none is below 0, and all are ", all, '.'));
+  go_on(static_cast<std::size_t>(epoch), static_cast<std::size_t>(taken));
 }
 
 void RankSampler::resume_at(std::size_t epoch, std::size_t seen) {
   if (seen > size())
     refuse_sampler(cat("resume_at: ", seen, " indices were seen, but a rank gets ", size(), " in an epoch."));
+  go_on(epoch, state_->order->taken_after(0, seen));
+}
+
+void RankSampler::go_on(std::size_t epoch, std::size_t taken) {
   set_epoch(epoch);
-  state_->fill();
-  state_->at = seen;
+  state_->fill(taken);
   state_->resumed = true;
 }
 
@@ -201,9 +248,10 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const SamplerOp
     : RankSampler([&]() -> std::unique_ptr<Order> {
         class All final : public Order {
          public:
-          All(std::size_t size, const SamplerOptions& how) : Order(how), size_(size), shuffle_(how.shuffle) {}
+          All(std::size_t size, const SamplerOptions& how)
+              : Order(how), size_(checked(size)), shuffle_(how.shuffle) {}
           std::size_t total() const override { return size_; }
-          void resize(std::size_t size) override { size_ = size; }
+          void resize(std::size_t size) override { size_ = checked(size); }
           bool same_in_every_epoch() const override { return !shuffle_; }
           std::vector<std::size_t> all(std::size_t epoch) const override {
             if (shuffle_)
@@ -212,6 +260,10 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const SamplerOp
             std::vector<std::size_t> indices(size_);
             std::iota(indices.begin(), indices.end(), std::size_t{0});
             return indices;
+          }
+          std::string kind() const override {
+            return cat(size_, " examples, ",
+                       shuffle_ ? cat("shuffled with the seed ", seed()) : "in their own order");
           }
 
          private:
@@ -242,6 +294,11 @@ DistributedWeightedSampler::DistributedWeightedSampler(std::vector<double> weigh
             return indices_of(at::multinomial(at::tensor(weights_, at::kDouble),
                                               static_cast<std::int64_t>(draw_.num_samples), draw_.replacement,
                                               generator(seed() + epoch)));
+          }
+          std::string kind() const override {
+            return cat(draw_.num_samples, " samples ", draw_.replacement ? "with" : "without",
+                       " replacement by ", weights_.size(), " weights (checksum ",
+                       base::crc32c(base::bytes_of(weights_)), ") with the seed ", seed());
           }
 
          private:

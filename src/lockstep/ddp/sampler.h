@@ -13,9 +13,11 @@
 // the place of torch::data's DistributedRandomSampler and, with shuffle = false, its
 // DistributedSequentialSampler, whose ranks take neighbouring indices. By hand: the first epoch begins with
 // the first next(), each after it with reset(). save() and load() keep the place in the epoch: the first
-// epoch after load() goes on from there. The sampler that loads is made as the one that has saved: another
-// seed is refused, because the place is one in another order. A loader with workers asks for more than the
-// program has seen: then keep the count of the examples seen, and resume_at() it.
+// epoch after load() goes on from there. The world may be another then: what is saved is how many indices all
+// ranks have taken, each as many as this one, and those behind them are given to the ranks that there are
+// now. All else is as it was: another seed, shuffle, drop_last, size or weights is refused, because the place
+// is one in another order. A loader with workers asks for more than the program has seen: then keep the count
+// of the examples seen, and resume_at() it.
 // Errors: InvalidArgument; then the sampler is as it was.
 //
 // Thread safety: one thread at a time, as a loader asks.
@@ -47,7 +49,7 @@ class RankSampler : public torch::data::samplers::Sampler<> {
  public:
   void set_epoch(std::size_t epoch);
   std::size_t epoch() const;
-  // The next epoch is this one, without the first `seen` indices of this rank.
+  // The next epoch is this one, without the first `seen` indices of each rank.
   void resume_at(std::size_t epoch, std::size_t seen);
   // How many indices this rank gets in an epoch.
   std::size_t size() const;
@@ -63,6 +65,8 @@ class RankSampler : public torch::data::samplers::Sampler<> {
 
  private:
   struct State;
+  void go_on(std::size_t epoch, std::size_t taken);
+
   std::shared_ptr<State> state_;  // shared by copies: the loader's is the user's
 };
 
