@@ -282,7 +282,7 @@ TEST(Faults, ABufferThatHasAnotherShapeOnOneRankIsNamedThere) {
     tensor::barrier();
     if (rank == 1) net->named_buffers()["mean"].resize_({7});
     const std::vector<std::string> words =
-        rank == 1 ? std::vector<std::string>{"buffers of the module have other sizes",
+        rank == 1 ? std::vector<std::string>{"buffers of the module have other names, types or shapes",
                                              "rank 1 have changed: \"mean\" has the shape [7], it had [4]"}
                   : std::vector<std::string>{"rank 1 is in broadcast"};  // whose root need not wait for it
     expect_error<Desync>([&] { model(ones()).sum().backward(); }, words);
@@ -293,6 +293,47 @@ TEST(Faults, ABufferThatHasAnotherShapeOnOneRankIsNamedThere) {
 template <typename Make, typename Input>
 void expect_told_apart(int rank, const Make& make, const Input& input,
                        const std::vector<std::string>& words) {
+TEST(Faults, ABufferOfAsManyBytesButAnotherKindOnOneRankIsNamedThere) {
+  struct Case {
+    std::function<void(nn::Module&, int rank)> change;
+    std::string words;
+  };
+  const std::vector<Case> cases = {
+      {[](nn::Module& net, int rank) {
+         if (rank == 1) net.named_buffers()["count"].set_data(torch::ones({2}, at::kDouble));
+       },
+       "\"count\" has the type Double, it had Long"},
+      {[](nn::Module& net, int rank) {
+         if (rank == 1) net.named_buffers()["count"].set_data(torch::ones({2, 1}, at::kLong));
+       },
+       "\"count\" has the shape [2, 1], it had [2]"},
+      {[](nn::Module& net, int rank) { net.register_buffer(cat("of_rank_", rank), torch::ones({3})); },
+       "\"of_rank_1\" is new"},
+  };
+  run_world(2, [&](int rank) {
+    for (const Case& each : cases) {
+      auto net = std::make_shared<Two>();
+      net->register_buffer("count", torch::ones({2}, at::kLong));
+      DistributedDataParallel model(net, {.process_group = tensor::new_group({0, 1})});
+      model(ones()).sum().backward();
+      tensor::barrier();
+      each.change(*net, rank);
+      const std::vector<std::string> words =
+          rank == 1 ? std::vector<std::string>{"buffers of the module have other names, types or shapes",
+                                               "rank 1 have changed: " + each.words}
+                    : std::vector<std::string>{"rank 1 is in broadcast"};
+      expect_error<Desync>([&] { model(ones()).sum().backward(); }, words);
+    }
+    // On all ranks alike they may become what they like.
+    auto net = std::make_shared<Two>();
+    const at::Tensor count = net->register_buffer("count", torch::ones({2}, at::kLong));
+    DistributedDataParallel model(net, {.process_group = tensor::new_group({0, 1})});
+    count.set_data(torch::full({2, 1}, rank + 0.5, at::kDouble));
+    for (int step = 0; step < 2; ++step) model(ones()).sum().backward();
+    EXPECT_TRUE(tensor::all_equal(count, 0.5));
+  });
+}
+
   const ProcessGroup group = tensor::new_group({0, 1});
   DistributedDataParallel one(make(), {.process_group = group});
   DistributedDataParallel other(make(), {.process_group = group});

@@ -1,12 +1,13 @@
 // BufferSync makes the buffers of a module those of rank 0, or what a hook makes of them, around each forward
-// whose backward is synchronised. Internal.
+// in training mode whose backward is synchronised. Internal.
 //
 // Buffers are asked for anew each time: a module may have been given others. Thread safety: one thread.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -31,21 +32,32 @@ class BufferSync {
   bool on() const { return syncs_buffers(options_); }
   // `purpose`: ModelPurpose::of_buffers().
   void at_construction(const tensor::ProcessGroup& group, std::uint64_t purpose);
-  // Desync where buffers have other sizes on another rank: it names those that have others here than before.
+  // Desync where buffers have other names, types or shapes on another rank: it names those that are others
+  // here than before.
   // InvalidArgument for one that has become such as cannot be shared.
   void around_forward(BufferHookLocation where, const tensor::ProcessGroup& group, std::uint64_t purpose);
 
  private:
   NamedTensors buffers() const;
   void broadcast(const NamedTensors& all, const tensor::ProcessGroup& group, std::uint64_t purpose);
-  // In words; "" if all have the sizes that they had when they were last sent.
+  // In words; "" if all are of the kinds that they were when they were last sent.
   std::string what_has_changed(const NamedTensors& all) const;
+  void remember(const NamedTensors& all);
 
   const ModuleView& module_;
   const DataParallelOptions& options_;
   BufferHook hook_;
   BufferHookLocation where_ = BufferHookLocation::kPreForward;
-  std::map<std::string, std::vector<std::int64_t>> sizes_;  // by name, as they were last sent
+  // What a buffer is, besides its values.
+  struct Kind {
+    explicit Kind(const NamedTensors::value_type& buffer);
+    bool is_of(const NamedTensors::value_type& buffer) const;
+    std::string name;
+    c10::ScalarType dtype;
+    std::vector<std::int64_t> sizes;
+  };
+  std::vector<Kind> kinds_;  // of those that were last sent, in their order
+  std::uint32_t checksum_of_kinds_ = 0;
 };
 
 }  // namespace lockstep::ddp
