@@ -437,6 +437,11 @@ TEST(Faults, AModelThatOutlivesItsWorldSaysSo) {
     EXPECT_EQ((*model)(ones()).numel(), 2);
   }));
 }
+    {
+      const auto guard = model->no_sync();
+      EXPECT_EQ((*model)(ones()).numel(), 2);
+      EXPECT_THROW((*model)(torch::ones({1, 7})), c10::Error);  // what the module says of it
+    }
 
 TEST(Faults, AHookMayBeRegisteredBetweenForwardAndBackward) {
   run_world(2, [](int rank) {

@@ -26,7 +26,7 @@ std::string text_of_exception() {
 
 void end_group(const tensor::ProcessGroup& group, const char* op, const std::string& why) {
   try {
-    if (!group.backend()->failure().ok()) return;
+    if (group.size() < 2 || !group.backend()->failure().ok()) return;
     group.backend()->abort(Status::aborted(why, {.failure = Failure::kRemoteError,
                                                  .peer = Rank{tensor::get_rank()},
                                                  .op = op,
