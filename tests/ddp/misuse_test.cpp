@@ -110,6 +110,10 @@ TEST(Faults, WhatOneRankRefusesIsThrownOnEveryRank) {
       {{},
        "the parameter \"scale\" has elements that are one place",
        [](nn::Linear& net) { net->register_parameter("scale", torch::ones({1}).expand({3})); }},
+      {{},
+       "the parameter \"scale\" was computed from other tensors, so its gradient would go on to those. "
+       "Register its detach().requires_grad_()",
+       [](nn::Linear& net) { net->register_parameter("scale", net->bias * 2); }},
   };
   for (const int size : {2, 3}) {
     run_world(size, [&](int rank) {
