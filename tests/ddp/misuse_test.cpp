@@ -293,10 +293,6 @@ TEST(Faults, ABufferThatHasAnotherShapeOnOneRankIsNamedThere) {
   });
 }
 
-// Rank 0 runs the first of two models that look the same, and rank 1 the second.
-template <typename Make, typename Input>
-void expect_told_apart(int rank, const Make& make, const Input& input,
-                       const std::vector<std::string>& words) {
 TEST(Faults, ABufferOfAsManyBytesButAnotherKindOnOneRankIsNamedThere) {
   struct Case {
     std::function<void(nn::Module&, int rank)> change;
@@ -338,6 +334,10 @@ TEST(Faults, ABufferOfAsManyBytesButAnotherKindOnOneRankIsNamedThere) {
   });
 }
 
+// Rank 0 runs the first of two models that look the same, and rank 1 the second.
+template <typename Make, typename Input>
+void expect_told_apart(int rank, const Make& make, const Input& input,
+                       const std::vector<std::string>& words) {
   const ProcessGroup group = tensor::new_group({0, 1});
   DistributedDataParallel one(make(), {.process_group = group});
   DistributedDataParallel other(make(), {.process_group = group});
@@ -437,15 +437,15 @@ TEST(Faults, AModelThatOutlivesItsWorldSaysSo) {
     net->zero_grad(false);
     expect_error([&] { loss.backward(); }, {"init_process_group"});
     expect_error([&] { (*model)(ones()).sum().backward(); }, {"init_process_group"});
-    const torch::NoGradGuard no_grad;
-    EXPECT_EQ((*model)(ones()).numel(), 2);
-  }));
-}
     {
       const auto guard = model->no_sync();
       EXPECT_EQ((*model)(ones()).numel(), 2);
       EXPECT_THROW((*model)(torch::ones({1, 7})), c10::Error);  // what the module says of it
     }
+    const torch::NoGradGuard no_grad;
+    EXPECT_EQ((*model)(ones()).numel(), 2);
+  }));
+}
 
 TEST(Faults, AHookMayBeRegisteredBetweenForwardAndBackward) {
   run_world(2, [](int rank) {
