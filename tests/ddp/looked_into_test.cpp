@@ -77,6 +77,10 @@ TEST(Faults, OutputsThatAreNotLookedIntoAreNamedWhereTheyMustBe) {
     std::pair<at::Tensor, std::array<double, 2>> forward(const std::string&) {
       return {Two::forward(ones()), {}};
     }
+    std::tuple<at::Tensor, at::Scalar, std::optional<at::Generator>, c10::SymInt> forward(
+        const at::Scalar& x) {
+      return {Two::forward(x * ones()), x, {}, 1};
+    }
   };
   run_world(2, [](int rank) {
     const auto wrap = [](const DataParallelOptions& options) {
@@ -88,6 +92,7 @@ TEST(Faults, OutputsThatAreNotLookedIntoAreNamedWhereTheyMustBe) {
     plain(ones(), 1.).x.sum().backward();
     auto searches = wrap({.find_unused_parameters = true});
     searches(std::string()).first.sum().backward();  // what can hold no tensor is known
+    std::get<0>(searches(at::Scalar(2))).sum().backward();
     tensor::barrier();
     expect_error([&] { searches(ones(), 1.); },
                  {cat("rank ", rank), "find_unused_parameters", "Inputs, which is not looked into",

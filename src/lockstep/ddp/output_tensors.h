@@ -17,9 +17,14 @@
 #pragma once
 
 #include <ATen/core/Dict.h>
+#include <ATen/core/Generator.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/SymBool.h>
+#include <c10/core/SymFloat.h>
+#include <c10/core/SymInt.h>
 
 #include <concepts>
 #include <functional>
@@ -64,9 +69,13 @@ void find_tensors(const T& value, std::vector<at::Tensor>& found) {
   OutputTensors<T>::visit(value, found);
 }
 
+template <typename T, typename... Each>
+concept OneOf = (std::same_as<T, Each> || ...);
+
 // A tensor is not trivially copyable, so nothing that is so has one; but a pointer may lead to one.
 template <typename T>
 concept HasNoTensor = std::is_void_v<T> || std::is_arithmetic_v<std::remove_pointer_t<T>> ||
+                      OneOf<T, c10::Scalar, c10::SymInt, c10::SymFloat, c10::SymBool, at::Generator> ||
                       (std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);
 
 // The first type in a T, or T itself, of which it is not known which tensors it has; null if there is none.
