@@ -103,6 +103,40 @@ TEST(Faults, OutputsThatAreNotLookedIntoAreNamedWhereTheyMustBe) {
   });
 }
 
+// Types that nobody can hold by value where forward is called.
+struct Context {
+  Context() = default;
+  virtual ~Context() = default;
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  virtual double scale() const = 0;
+};
+struct OnlyDeclared;
+
+TEST(Faults, AnArgumentThatIsAbstractOrOnlyDeclaredIsTaken) {
+  struct Takes : Two {
+    at::Tensor forward(const at::Tensor& x, const Context& by) { return Two::forward(x) * by.scale(); }
+    at::Tensor forward(const at::Tensor& x, const OnlyDeclared&) { return Two::forward(x); }
+  };
+  struct Twice final : Context {
+    double scale() const override { return 2; }
+  };
+  run_world(2, [](int) {
+    const auto said_of = [](const auto& argument) {
+      DistributedDataParallel model(std::make_shared<Takes>());
+      ::testing::internal::CaptureStderr();
+      model(ones(), argument).sum().backward();
+      return ::testing::internal::GetCapturedStderr();
+    };
+    const Twice twice;
+    EXPECT_THAT(said_of(static_cast<const Context&>(twice)),
+                ::testing::HasSubstr("Context, which is not looked"));
+    int hidden = 0;
+    EXPECT_THAT(said_of(reinterpret_cast<const OnlyDeclared&>(hidden)),
+                ::testing::HasSubstr("OnlyDeclared*, which is not looked"));
+  });
+}
+
 TEST(Faults, WhatBelongsToOthersIsNotWarnedAbout) {
   struct Taking : nn::Module {
     Taking() { register_module("layer", layer); }

@@ -255,7 +255,7 @@ class DistributedDataParallel : public DataParallelModule {
   template <typename... Args>
   void look_into(const Args&... args) {
     if (!core_->wants_inputs()) return;
-    if (const std::type_info* const unknown = unknown_in<std::tuple<std::decay_t<const Args&>...>>()) {
+    if (const std::type_info* const unknown = unknown_in<Types<std::decay_t<const Args&>...>>()) {
       core_->inputs_are_unknown(*unknown);
     } else {
       core_->set_inputs(tensors_in(args...));

@@ -58,6 +58,10 @@ namespace lockstep::ddp {
 template <typename... Each>
 struct Types {};
 
+// A type that is only declared can be taken by reference, but not asked what it is.
+template <typename T>
+concept Complete = requires { sizeof(T); };
+
 template <typename T>
 struct OutputTensors {
   using Unknown = void;
@@ -76,15 +80,16 @@ concept OneOf = (std::same_as<T, Each> || ...);
 template <typename T>
 concept HasNoTensor = std::is_void_v<T> || std::is_arithmetic_v<std::remove_pointer_t<T>> ||
                       OneOf<T, c10::Scalar, c10::SymInt, c10::SymFloat, c10::SymBool, at::Generator> ||
-                      (std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);
+                      (Complete<T> && std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>);
 
-// The first type in a T, or T itself, of which it is not known which tensors it has; null if there is none.
-// `Outer`: the types that T was found in.
+// The first type in a T, or T itself, of which it is not known which tensors it has (a pointer to it, where
+// it is only declared); null if there is none. `Outer`: the types that T was found in.
 template <typename T, typename... Outer>
 const std::type_info* unknown_in() {
   const std::type_info* found = nullptr;
   if constexpr (requires { typename OutputTensors<T>::Unknown; }) {
-    if constexpr (!HasNoTensor<T>) found = &typeid(T);
+    using Named = std::conditional_t<Complete<T>, T, T*>;
+    if constexpr (!HasNoTensor<T>) found = &typeid(Named);
   } else if constexpr (!(std::same_as<T, Outer> || ...) && requires { typename OutputTensors<T>::Parts; }) {
     [&]<typename... Part>(Types<Part...>) {
       (void)((found = unknown_in<std::remove_cvref_t<Part>, T, Outer...>(), found != nullptr) || ...);
@@ -93,8 +98,13 @@ const std::type_info* unknown_in() {
   return found;
 }
 
+template <typename... Each>
+struct OutputTensors<Types<Each...>> {  // for unknown_in() alone
+  using Parts = Types<Each...>;
+};
+
 template <typename T>
-  requires std::is_base_of_v<at::TensorBase, T>
+  requires Complete<T> && std::is_base_of_v<at::TensorBase, T>
 struct OutputTensors<T> {
   static void visit(const T& value, std::vector<at::Tensor>& found) { found.push_back(value); }
 };
@@ -102,7 +112,7 @@ struct OutputTensors<T> {
 // A range of itself (a path, a JSON value) has no end, and is unknown.
 template <typename T>
 concept RangeOfOthers =
-    std::ranges::range<const T> && !std::is_base_of_v<at::TensorBase, T> &&
+    Complete<T> && std::ranges::range<const T> && !std::is_base_of_v<at::TensorBase, T> &&
     !std::same_as<std::remove_cvref_t<std::ranges::range_reference_t<const T>>, std::remove_cv_t<T>>;
 
 template <RangeOfOthers T>
