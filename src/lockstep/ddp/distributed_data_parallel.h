@@ -78,8 +78,9 @@ template <>
 struct Wrapped<torch::jit::Module> {
   using Pointer = std::shared_ptr<torch::jit::Module>;
   static bool has_module(const Pointer& module) { return module != nullptr; }
-  static c10::IValue forward(const Pointer& module, std::vector<c10::IValue> inputs) {
-    return module->forward(std::move(inputs));
+  static c10::IValue forward(const Pointer& module, std::vector<c10::IValue> inputs,
+                             const torch::jit::Kwargs& kwargs = {}) {
+    return module->forward(std::move(inputs), kwargs);
   }
 };
 
