@@ -1,6 +1,7 @@
 // What a wrapped model is to its user: names, kinds of modules, groups, what it says of itself.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/adaptive.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/any.h>
@@ -94,6 +95,39 @@ TEST(Model, HasTheNamesOfItsModuleAndReachesIt) {
       std::shared_ptr<DistributedDataParallel<PairImpl>> part;
     } outer(pair);
     EXPECT_EQ(names(outer).front(), "part.scale");
+  });
+}
+
+TEST(Model, HasWhatItsModuleIsGivenOrLosesInForwardOrBefore) {
+  struct Lazy : nn::Module {
+    Lazy() {
+      register_module("layer", layer);
+      register_module("relu", nn::ReLU());
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      if (!mean.defined()) mean = register_buffer("mean", torch::zeros({2}));
+      return layer(x) - mean;
+    }
+    nn::Linear layer{2, 2};
+    at::Tensor mean;
+  };
+  run_world(2, [](int) {
+    const auto net = std::make_shared<Lazy>();
+    const auto model = std::make_shared<DistributedDataParallel<Lazy>>(net);
+    struct Outer : nn::Module {
+    } outer;
+    outer.register_module("part", model);
+    net->register_buffer("count", torch::zeros({1}));
+    net->register_module("norm", nn::BatchNorm1d(nn::BatchNorm1dOptions(2).affine(false)));
+    net->unregister_module("relu");
+    (*model)(torch::ones({1, 2})).sum().backward();
+    EXPECT_EQ(names(*model), names(*net));
+    EXPECT_EQ(names(outer).back(), "part.norm.num_batches_tracked");
+    EXPECT_EQ(model->named_children().keys(), net->named_children().keys());
+
+    net->register_buffer("last", torch::zeros({2}));
+    model->to(at::kDouble);
+    EXPECT_EQ(net->named_buffers()["last"].scalar_type(), at::kDouble);
   });
 }
 

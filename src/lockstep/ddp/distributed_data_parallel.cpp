@@ -19,11 +19,25 @@ std::pair<torch::nn::Module*, std::string> place_for(torch::nn::Module& root, st
 
 }  // namespace
 
-void DataParallelModule::mirror(const std::shared_ptr<torch::nn::Module>& module) {
-  for (const auto& item : module->named_parameters(/*recurse=*/false))
-    register_parameter(item.key(), item.value(), item.value().requires_grad());
-  for (const auto& item : module->named_buffers(/*recurse=*/false)) register_buffer(item.key(), item.value());
-  for (const auto& item : module->named_children()) register_module(item.key(), item.value());
+void DataParallelModule::mirror(std::shared_ptr<torch::nn::Module> module) {
+  mirrored_ = std::move(module);
+  mirror_again();
+}
+
+// Of what a module has itself, only children can be taken back.
+void DataParallelModule::mirror_again() {
+  if (!mirrored_) return;
+  for (const auto& item : mirrored_->named_parameters(/*recurse=*/false)) {
+    if (!parameters_.contains(item.key()))
+      register_parameter(item.key(), item.value(), item.value().requires_grad());
+  }
+  const auto buffers = named_buffers(/*recurse=*/false);
+  for (const auto& item : mirrored_->named_buffers(/*recurse=*/false)) {
+    if (!buffers.contains(item.key())) register_buffer(item.key(), item.value());
+  }
+  if (children() == mirrored_->children()) return;
+  for (const auto& item : named_children()) unregister_module(item.key());
+  for (const auto& item : mirrored_->named_children()) register_module(item.key(), item.value());
 }
 
 void DataParallelModule::mirror(const torch::jit::Module& module) {

@@ -92,8 +92,9 @@ concept GivesAnything = std::same_as<M, torch::nn::AnyModule> || std::same_as<M,
 // of another as its own.
 class DataParallelModule : public torch::nn::Module {
  public:
-  // Names as in the module; those of jit, which have dots in them, as modules in modules.
-  void mirror(const std::shared_ptr<torch::nn::Module>& module);
+  // Names as in the module, also, after each forward, of what it was given or has lost since; those of jit,
+  // which have dots in them, as modules in modules.
+  void mirror(std::shared_ptr<torch::nn::Module> module);
   void mirror(const torch::jit::Module& module);
 
   NoSync no_sync() const { return NoSync(core_); }
@@ -125,9 +126,11 @@ class DataParallelModule : public torch::nn::Module {
       core_->begin_forward();
       if constexpr (std::is_void_v<decltype(forward())>) {
         forward();
+        mirror_again();
         core_->end_forward({}, &typeid(void));
       } else {
         decltype(auto) output = forward();
+        mirror_again();
         using Output = std::remove_cvref_t<decltype(output)>;
         std::vector<at::Tensor> tensors;
         find_tensors<Output>(output, tensors);
@@ -153,6 +156,9 @@ class DataParallelModule : public torch::nn::Module {
   std::shared_ptr<DataParallel> core_;  // shared with guards
 
  private:
+  void mirror_again();
+
+  std::shared_ptr<torch::nn::Module> mirrored_;  // null for a script
   std::map<std::string, at::Tensor> of_script_;  // its buffers when it was wrapped, by name
 };
 
@@ -220,17 +226,10 @@ class DistributedDataParallel : public DataParallelModule {
     }
   }
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override {
-    Module::to(device, dtype, non_blocking);
-    converted();
+    convert(device, dtype, non_blocking);
   }
-  void to(torch::Dtype dtype, bool non_blocking = false) override {
-    Module::to(dtype, non_blocking);
-    converted();
-  }
-  void to(torch::Device device, bool non_blocking = false) override {
-    Module::to(device, non_blocking);
-    converted();
-  }
+  void to(torch::Dtype dtype, bool non_blocking = false) override { convert(dtype, non_blocking); }
+  void to(torch::Device device, bool non_blocking = false) override { convert(device, non_blocking); }
   void save(torch::serialize::OutputArchive& archive) const override {
     if constexpr (std::same_as<M, torch::jit::Module>) {
       follow_buffers(*module_);
@@ -250,8 +249,14 @@ class DistributedDataParallel : public DataParallelModule {
   }
 
  private:
-  void converted() const {
-    if constexpr (std::same_as<M, torch::jit::Module>) give_buffers(*module_);
+  template <typename... To>
+  void convert(To... to) {
+    if constexpr (std::same_as<M, torch::jit::Module>) {
+      Module::to(to...);
+      give_buffers(*module_);
+    } else {
+      Wrapped<M>::base(module_)->to(to...);
+    }
   }
   template <typename... Args>
   void look_into(const Args&... args) {
