@@ -238,8 +238,7 @@ class Messenger::Impl final : public std::enable_shared_from_this<Impl> {
     if (receive.peer) return why_gone_on_strand(receive, *receive.peer);
     if (!receive.others || receive.others->empty() || first_sender_on_strand(receive)) return {};
     for (const Rank other : *receive.others) {
-      if (const Status gone = why_gone_on_strand(receive, other); gone.failure() != Failure::kClosed)
-        return gone;
+      if (Status gone = why_gone_on_strand(receive, other); gone.failure() != Failure::kClosed) return gone;
     }
     return receive.blame(
         Status::aborted("all other ranks have left the group.", {.failure = Failure::kClosed}),
