@@ -286,11 +286,6 @@ TEST(Faults, AModuleThatHasChangedIsNamedOnEveryRank) {
       {[](Two& net) { net.first->bias.requires_grad_(false); }, {"first.bias", "no longer needs"}},
       {[](Two& net) { net.to(at::kDouble); }, {"first.weight", "another type"}},
       {[](Two& net) {
-         net.to(at::kDouble);
-         net.to(at::kFloat);
-       },
-       {"first.weight", "another type and back"}},
-      {[](Two& net) {
          net.second->weight.set_data(torch::ones({2, 1}));
        },
        {"second.weight", "shape"}},

@@ -303,6 +303,42 @@ TEST(Model, AnAnyModuleIsSavedAndLoadedAsItWouldItself) {
   });
 }
 
+TEST(Model, GoesOnAfterItsParametersWereLoadedOrConvertedAndBack) {
+  for (const DataParallelOptions& each :
+       {DataParallelOptions{}, DataParallelOptions{.find_unused_parameters = true},
+        DataParallelOptions{.static_graph = true}}) {
+    run_world(2, [&](int rank) {
+      nn::Linear net(2, 1);
+      DistributedDataParallel model(net, each);
+      const at::Tensor x = torch::full({1, 2}, rank + 1.);
+      const auto expect_reduced = [&](bool accumulates) {
+        net->zero_grad();
+        if (accumulates) {
+          const auto guard = model.no_sync();
+          model(x).sum().backward();
+        }
+        model(x).sum().backward();
+        EXPECT_TRUE(tensor::all_equal(net->weight.grad(), accumulates ? 3 : 1.5));
+      };
+      expect_reduced(false);
+      std::stringstream bytes;
+      torch::save(net, bytes);
+      const at::Tensor before = model(x).sum();  // its graph is that of the parameters as they were
+      for (const bool accumulates : {false, true, false}) {
+        bytes.seekg(0);
+        torch::load(net, bytes);
+        expect_reduced(accumulates);
+        net->to(at::kDouble);
+        net->to(at::kFloat);
+        expect_reduced(accumulates);
+      }
+      net->zero_grad();
+      before.backward();
+      EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1.5));
+    });
+  }
+}
+
 TEST(Model, ABufferThatAScriptReassignsIsSeenSavedAndLoaded) {
   struct Same : nn::Module {
     Same() {

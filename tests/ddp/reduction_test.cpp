@@ -216,6 +216,7 @@ TEST(Reduction, ReadsAndWritesAGradientSlotOfOnesOwn) {
     void set_gradient(const at::Tensor& gradient) override { table.gradients[key()] = gradient.clone(); }
     bool may_alias() const override { return false; }
     const torch::autograd::Node* accumulator() const override { return own->accumulator(); }
+    bool follow() override { return own->follow(); }
     void when_accumulated(std::function<void()> then) override {
       own->when_accumulated([this, then = std::move(then)] {
         table.gradients[key()] = own->gradient().clone();

@@ -87,6 +87,7 @@ DataParallel::ForwardKind DataParallel::next_kind() const {
 void DataParallel::begin_forward() {
   kind_ = next_kind();
   if (!attached_ && holds_ == 0 && at::GradMode::is_enabled()) watch_.count();
+  if (kind_ != ForwardKind::kAlone) gradients_.follow_parameters();
   if (kind_ != ForwardKind::kSynchronised) return;
   check_last_pass();
   check_unchanged();

@@ -49,10 +49,21 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
                         .delayed = is_in(options.delay_all_reduce_named_params, name)};
     gradient.strides = gradient_strides(local);
     gradient.sparse_by_module = is_in(sparse, name) && !is_in(options.sparse_parameters, name);
-    accumulators->insert(gradient.slot->accumulator());
+    accumulators->emplace(gradient.slot->accumulator(), all_.size());
     all_.push_back(std::move(gradient));
   }
   accumulators_ = std::move(accumulators);
+}
+
+void Gradients::follow_parameters() {
+  std::shared_ptr<Accumulators> more;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    tensor::GradientSlot& slot = *all_[i].slot;
+    if (!slot.follow()) continue;
+    if (!more) more = std::make_shared<Accumulators>(*accumulators_);
+    more->emplace(slot.accumulator(), i);
+  }
+  if (more) accumulators_ = std::move(more);
 }
 
 std::vector<PlannedGradient> Gradients::planned() const {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "lockstep/ddp/bucket.h"
@@ -19,8 +19,8 @@
 
 namespace lockstep::ddp {
 
-// The nodes of the graph that accumulate the gradients of a model.
-using Accumulators = std::unordered_set<const torch::autograd::Node*>;
+// The nodes of the graph that accumulate the gradients of a model, and of which parameter each does.
+using Accumulators = std::unordered_map<const torch::autograd::Node*, std::size_t>;
 
 struct Gradient {
   std::string name;  // of the parameter: "layers.0.weight"
@@ -48,6 +48,8 @@ class Gradients {
   std::vector<PlannedGradient> planned() const;
   // Shared, because graphs outlive their model.
   const std::shared_ptr<const Accumulators>& accumulators() const { return accumulators_; }
+  // Before forward: goes over to what accumulates in its graph.
+  void follow_parameters();
   // The gradient that lets those go that are delayed (bucket_plan.h); nothing if there are none.
   std::optional<std::size_t> delay_ends_with() const { return delay_ends_with_; }
   // '"a" and "b"', '"a", "b" and 7 others'.

@@ -208,8 +208,7 @@ void tell_refusal(std::string_view why, const tensor::ProcessGroup& group) {
 
 ParameterSnapshot::ParameterSnapshot(const NamedTensors& parameters) {
   for (const auto& [name, tensor] : parameters) {
-    known_.push_back({name, tensor, tensor.scalar_type(), tensor.device(), tensor.sizes().vec(),
-                      torch::autograd::impl::grad_accumulator(tensor)});
+    known_.push_back({name, tensor, tensor.scalar_type(), tensor.device(), tensor.sizes().vec()});
   }
 }
 
@@ -227,8 +226,6 @@ std::string ParameterSnapshot::difference_to(const NamedTensors& now) const {
     if (tensor.scalar_type() != known.dtype || tensor.device() != known.device ||
         tensor.sizes() != known.sizes)
       return cat("the parameter ", base::quoted(known.name), " has another type, device or shape");
-    if (torch::autograd::impl::try_get_grad_accumulator(tensor) != known.accumulator)
-      return cat("the parameter ", base::quoted(known.name), " was converted to another type and back");
   }
   for (const auto& [name, tensor] : now) {
     if (tensor.requires_grad() && left.contains(tensor.unsafeGetTensorImpl()))

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -60,8 +58,6 @@ class ParameterSnapshot {
     c10::ScalarType dtype;
     c10::Device device;
     std::vector<std::int64_t> sizes;
-    // The node of the graph that hooks were given to. It is another after a conversion.
-    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>())) accumulator;
   };
   std::vector<Known> known_;
 };

@@ -39,10 +39,8 @@ void UsedMap::clear() {
   for (auto& used : used_) used.store(0, std::memory_order_relaxed);
 }
 
-SearchGraph::SearchGraph(std::span<const torch::autograd::Node* const> accumulators)
-    : local_(accumulators.size()), anywhere_(accumulators.size(), true) {
-  for (std::size_t i = 0; i < accumulators.size(); ++i) parameters_.emplace(accumulators[i], i);
-}
+SearchGraph::SearchGraph(const Gradients& gradients)
+    : gradients_(gradients), local_(gradients.size()), anywhere_(gradients.size(), true) {}
 
 Expectation SearchGraph::expect(std::span<const at::Tensor> outputs) {
   using torch::autograd::Node;
@@ -56,10 +54,11 @@ Expectation SearchGraph::expect(std::span<const at::Tensor> outputs) {
     if (output.defined() && output.requires_grad())
       visit(torch::autograd::impl::gradient_edge(output).function.get());
   }
+  const Accumulators& parameters = *gradients_.accumulators();
   while (!left.empty()) {
     const Node* const node = left.back();
     left.pop_back();
-    if (const auto parameter = parameters_.find(node); parameter != parameters_.end())
+    if (const auto parameter = parameters.find(node); parameter != parameters.end())
       found.times[parameter->second] = 1;
     for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
   }
@@ -110,12 +109,10 @@ void RecordFirstIteration::end_pass(const at::Tensor& map) {
 }
 
 std::unique_ptr<UsedParameters> used_parameters_for(const DataParallelOptions& options,
-                                                    Gradients& gradients) {
+                                                    const Gradients& gradients) {
   if (options.static_graph) return std::make_unique<RecordFirstIteration>(gradients.size());
   if (!options.find_unused_parameters) return std::make_unique<AllUsed>(gradients.size());
-  std::vector<const torch::autograd::Node*> accumulators;
-  for (std::size_t i = 0; i < gradients.size(); ++i) accumulators.push_back(gradients.slot(i).accumulator());
-  return std::make_unique<SearchGraph>(accumulators);
+  return std::make_unique<SearchGraph>(gradients);
 }
 
 }  // namespace lockstep::ddp

@@ -13,15 +13,10 @@
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "lockstep/ddp/gradients.h"
 #include "lockstep/ddp/options.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace lockstep::ddp {
 
@@ -93,7 +88,7 @@ class UsedMap {
 // Warns once if the first pass uses all of them: then the search is needless.
 class SearchGraph final : public UsedParameters {
  public:
-  explicit SearchGraph(std::span<const torch::autograd::Node* const> accumulators);
+  explicit SearchGraph(const Gradients& gradients);
   Expectation expect(std::span<const at::Tensor> outputs) override;
   bool searches() const override { return true; }
   bool has_been_static() const override { return static_; }
@@ -104,7 +99,7 @@ class SearchGraph final : public UsedParameters {
   bool used_anywhere(std::size_t parameter) const override { return anywhere_[parameter]; }
 
  private:
-  std::unordered_map<const torch::autograd::Node*, std::size_t> parameters_;
+  const Gradients& gradients_;
   UsedMap local_;
   std::vector<bool> anywhere_;
   std::vector<int> last_times_;
@@ -132,6 +127,7 @@ class RecordFirstIteration final : public UsedParameters {
 };
 
 // As the options say.
-std::unique_ptr<UsedParameters> used_parameters_for(const DataParallelOptions& options, Gradients& gradients);
+std::unique_ptr<UsedParameters> used_parameters_for(const DataParallelOptions& options,
+                                                    const Gradients& gradients);
 
 }  // namespace lockstep::ddp

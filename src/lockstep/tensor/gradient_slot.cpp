@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace lockstep::tensor {
 namespace {
@@ -18,7 +19,7 @@ class OwnGradient final : public GradientSlot {
   explicit OwnGradient(const at::Tensor& parameter)
       : parameter_(parameter), accumulator_(torch::autograd::impl::grad_accumulator(parameter)) {}
   ~OwnGradient() override {
-    if (hook_ != 0) accumulator_->del_post_hook(hook_);
+    for (const auto& [node, hook] : hooks_) node->del_post_hook(hook);
   }
   OwnGradient(const OwnGradient&) = delete;
   OwnGradient& operator=(const OwnGradient&) = delete;
@@ -29,17 +30,32 @@ class OwnGradient final : public GradientSlot {
   bool may_alias() const override { return accumulator_->post_hooks().size() <= 1; }  // the hook here
   const torch::autograd::Node* accumulator() const override { return accumulator_.get(); }
   void when_accumulated(std::function<void()> then) override {
-    hook_ = accumulator_->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-        [then = std::move(then)](const variable_list& outputs, const variable_list&) {
-          then();
-          return outputs;
-        }));
+    then_ = std::move(then);
+    listen();
+  }
+  bool follow() override {
+    Accumulator now = torch::autograd::impl::grad_accumulator(parameter_);
+    if (!now || now == accumulator_) return false;  // none while it needs no gradient
+    accumulator_ = std::move(now);
+    if (then_) listen();
+    return true;
   }
 
  private:
+  void listen() {
+    const std::uintptr_t hook =
+        accumulator_->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+            [then = then_](const variable_list& outputs, const variable_list&) {
+              then();
+              return outputs;
+            }));
+    hooks_.emplace_back(accumulator_, hook);
+  }
+
   const at::Tensor parameter_;
-  const Accumulator accumulator_;  // shared: the graph alone would let it go after each backward
-  std::uintptr_t hook_ = 0;
+  Accumulator accumulator_;  // shared: the graph alone would let it go after each backward
+  std::function<void()> then_;
+  std::vector<std::pair<Accumulator, std::uintptr_t>> hooks_;  // the last is that of accumulator_
 };
 
 }  // namespace

@@ -37,6 +37,10 @@ class GradientSlot {
   // Calls `then` on autograd's thread in every backward pass, each time that a gradient was accumulated, as
   // long as the slot lives. Called once.
   virtual void when_accumulated(std::function<void()> then) = 0;
+  // A parameter that is loaded, or converted to another type and back, is accumulated by another node in the
+  // graphs of later forwards. Goes over to that one, and leaves none alone; true if there is another. Called
+  // before forward.
+  virtual bool follow() = 0;
 };
 
 using GradientSlotMaker = std::function<std::unique_ptr<GradientSlot>(const at::Tensor& parameter)>;
