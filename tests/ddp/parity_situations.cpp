@@ -129,8 +129,10 @@ void freeze_by_rank(const std::vector<std::string>& layers, const Options& optio
   Model model(net, options);
 }
 
-Options with(Options options, bool Options::*flag) {
-  options.*flag = true;
+// With one of the options, or several.
+template <typename... Flags>
+Options with(Options options, Flags... flags) {
+  ((options.*flags = true), ...);
   return options;
 }
 constexpr auto kFind = &Options::find_unused_parameters;
@@ -141,13 +143,9 @@ struct Situation {
   std::function<void(const Options&)> act;
 };
 
-// A training, with one of the options, or two.
 template <typename... Flags>
 Situation training(const char* name, const Training& how, Flags... flags) {
-  return {name, [=](Options options) {
-            ((options.*flags = true), ...);
-            train(how, options);
-          }};
+  return {name, [=](const Options& options) { train(how, with(options, flags...)); }};
 }
 
 std::vector<Situation> of_uses() {

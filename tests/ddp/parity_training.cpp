@@ -119,7 +119,7 @@ struct Step {
 };
 
 at::Tensor plain(const Step& step) {
-  const at::Tensor loss = step.loss(step.x);
+  at::Tensor loss = step.loss(step.x);
   loss.backward();
   return loss;
 }
@@ -138,7 +138,7 @@ const std::map<std::string, std::function<at::Tensor(const Step&)>> kPasses = {
     {"two_forwards",
      [](const Step& step) {
        const at::Tensor first = step.loss(step.x);
-       const at::Tensor loss = first + step.loss(-step.x);
+       at::Tensor loss = first + step.loss(-step.x);
        loss.backward();
        return loss;
      }},
@@ -152,7 +152,7 @@ const std::map<std::string, std::function<at::Tensor(const Step&)>> kPasses = {
      }},
     {"retained",
      [](const Step& step) {
-       const at::Tensor loss = step.loss(step.x);
+       at::Tensor loss = step.loss(step.x);
        loss.backward({}, /*retain_graph=*/true);
        loss.backward();
        return loss;
