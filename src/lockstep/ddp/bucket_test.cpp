@@ -23,12 +23,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
+GradBucket bucket_of(const std::vector<at::Tensor>& locals) {
+  std::vector<std::vector<std::int64_t>> strides;
+  for (const at::Tensor& local : locals) strides.push_back(gradient_strides(local));
+  return {0, locals, strides};
+}
+
 // Large and small ones, of which some begin at odd places and one is laid out by columns.
 TEST(GradBucket, HoldsWhatItsPlacesWereFilledWithWhicheverWayWasTaken) {
   const auto alone = init_process_group({.environment = Environment{}});
   const std::vector<at::Tensor> locals = {at::empty({3}), at::empty({300, 301}), at::empty({129, 257}).t(),
                                           at::empty({0}), at::empty({40'000})};
-  GradBucket bucket(0, locals);
+  GradBucket bucket = bucket_of(locals);
   collective::CopyChoice choice;
   for (int pass = 0; pass < 3; ++pass) {
     std::vector<at::Tensor> gradients;
@@ -47,7 +53,7 @@ TEST(GradBucket, HoldsWhatItsPlacesWereFilledWithWhicheverWayWasTaken) {
 
 TEST(GradBucket, IsFilledWithGradientsThatAreOtherThanTheirMemorySays) {
   const auto alone = init_process_group({.environment = Environment{}});
-  GradBucket bucket(0, {at::empty({3}, at::kComplexFloat), at::empty({40'000}, at::kComplexFloat)});
+  GradBucket bucket = bucket_of({at::empty({3}, at::kComplexFloat), at::empty({40'000}, at::kComplexFloat)});
   collective::CopyChoice choice;
   for (std::size_t place : {0, 1}) {
     const at::Tensor gradient = at::rand(bucket.view(place).sizes(), at::kComplexFloat);
@@ -62,7 +68,7 @@ TEST(GradBucket, IsFilledWithGradientsThatAreOtherThanTheirMemorySays) {
 
 TEST(GradBucket, IsItsOwnAgainWhateverAHookHasMadeOfItsBuffer) {
   const auto alone = init_process_group({.environment = Environment{}});
-  GradBucket bucket(0, {at::empty({2}), at::empty({4})});
+  GradBucket bucket = bucket_of({at::empty({2}), at::empty({4})});
   const void* const home = bucket.buffer().const_data_ptr();
   const auto settled = [&](const std::function<void(const at::Tensor&)>& change) {
     change(bucket.buffer());
