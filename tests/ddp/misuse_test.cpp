@@ -199,6 +199,28 @@ TEST(Faults, WrongUseIsRefusedInWords) {
   });
 }
 
+TEST(Faults, AModelIsNotTakenApartInItsOwnBackward) {
+  run_world(2, [](int) {
+    DistributedDataParallel model(nn::Linear(2, 2));
+    int asked = 0;
+    const auto ask = [&] {
+      expect_error([&] { model.remove_autograd_hooks(); }, {"remove_autograd_hooks", "backward pass runs"});
+      expect_error([&] { model.update_process_group({}); }, {"update_process_group", "backward pass runs"});
+      ++asked;
+    };
+    model.register_comm_hook([&](GradBucket& bucket) {
+      ask();
+      const at::Tensor buffer = bucket.buffer();
+      return HookWork{tensor::all_reduce(buffer, {.op = ReduceOp::kAvg, .async_op = true}), ask};
+    });
+    model(ones()).sum().backward();
+    EXPECT_EQ(asked, 2);
+    EXPECT_TRUE(tensor::all_equal(model->weight.grad(), 1));
+    model.update_process_group({});
+    model.remove_autograd_hooks();
+  });
+}
+
 TEST(Faults, GradientsOfAnotherKindOrTooLateAreNamedWithWhatToDo) {
   struct Looks : nn::Module {
     Looks() { table = register_parameter("table", torch::ones({3, 2})); }
@@ -320,7 +342,7 @@ TEST(Faults, ABufferOfAsManyBytesButAnotherKindOnOneRankIsNamedThere) {
       each.change(*net, rank);
       const std::vector<std::string> words =
           rank == 1 ? std::vector<std::string>{"buffers of the module have other names, types or shapes",
-                                               "rank 1 have changed: " + each.words}
+                                               "rank 1 have changed: " + each.words + ": "}
                     : std::vector<std::string>{"rank 1 is in broadcast"};
       expect_error<Desync>([&] { model(ones()).sum().backward(); }, words);
     }

@@ -61,7 +61,8 @@ bool BackwardPass::enter(int task, Entry by) {
 bool BackwardPass::leave() {
   const MutexLock lock(mutex_);
   if (--open_ > 0) return false;
-  return expected_.ends_with_backward || launched_ == works_.size();
+  over_ = expected_.ends_with_backward || launched_ == works_.size();
+  return over_;
 }
 
 void BackwardPass::ready(Parameter parameter) {
@@ -336,7 +337,7 @@ bool BackwardPass::was_entered_by_outputs(int task) const {
 
 bool BackwardPass::running() const {
   const MutexLock lock(mutex_);
-  return open_ > 0;
+  return open_ > 0 || over_;
 }
 
 bool BackwardPass::started() const {

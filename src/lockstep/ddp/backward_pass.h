@@ -73,7 +73,7 @@ class BackwardPass {
   const Expectation& expected() const { return expected_; }
   // Whether a task of autograd has worked on it; else it is still to run.
   bool entered() const;
-  // Whether one works on it now.
+  // Whether one works on it now, or it is being finished.
   bool running() const;
   // Whether this one has come to it by its outputs, first or later.
   bool was_entered_by_outputs(int task) const;
@@ -117,6 +117,7 @@ class BackwardPass {
   mutable Mutex mutex_;
   std::unordered_map<int, Entry> tasks_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t open_ LOCKSTEP_GUARDED_BY(mutex_) = 0;   // tasks that are not over
+  bool over_ LOCKSTEP_GUARDED_BY(mutex_) = false;      // all of them, and finish() is next or runs
   std::vector<int> left_ LOCKSTEP_GUARDED_BY(mutex_);  // by parameter: how often until it is final
   std::vector<Parameter> order_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::size_t> pending_ LOCKSTEP_GUARDED_BY(mutex_);  // by bucket: gradients that are not there

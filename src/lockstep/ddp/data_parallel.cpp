@@ -46,6 +46,7 @@ void DataParallel::attach() {
 }
 
 void DataParallel::remove_autograd_hooks() {
+  if (running_.runs()) refuse("remove_autograd_hooks: a backward pass runs; call it when that is over.");
   running_.forget_forwards();
   gradients_ = Gradients();
   attached_ = false;
@@ -65,6 +66,7 @@ void DataParallel::register_comm_hook(CommHookPtr hook) {
 }
 
 void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
+  if (running_.runs()) refuse("update_process_group: a backward pass runs; call it when that is over.");
   if (!group.is_member()) refuse("update_process_group: this rank is no member of the group.");
   if (gradients_.size() == 0)
     refuse("update_process_group: the autograd hooks were removed; wrap the module again.");

@@ -213,6 +213,11 @@ bool RunningPass::has_ever_begun() const {
   return begun_;
 }
 
+bool RunningPass::runs() const {
+  const std::shared_ptr<BackwardPass> pass = current().pass;
+  return pass && pass->running();
+}
+
 std::shared_ptr<BackwardPass> RunningPass::take_unfinished() {
   std::shared_ptr<BackwardPass> last = current().pass;
   if (!last || !last->entered()) return nullptr;

@@ -70,6 +70,8 @@ class RunningPass final {
   // The pass, if backward has come to it and it is not finished; then it is given up.
   std::shared_ptr<BackwardPass> take_unfinished();
   bool has_ever_begun() const;
+  // Whether backward is in a pass now: also a hook, and what it calls.
+  bool runs() const;
 
  private:
   struct Forward;
