@@ -209,7 +209,7 @@ TEST(Model, TakesEveryKindOfModuleAndForward) {
     named.register_parameter("weight", torch::ones({3, 2}).requires_grad_(), false);
     named.define("def forward(self, x, *, scale: int):\n  return x.matmul(self.weight) * scale\n");
     DistributedDataParallel by_name(named);
-    by_name(std::vector<c10::IValue>{x}, torch::jit::Kwargs{{"scale", 3}}).toTensor().sum().backward();
+    by_name({x}, {{"scale", 3}}).toTensor().sum().backward();
     EXPECT_TRUE(tensor::all_equal(by_name.parameters()[0].grad(), 3 * 2 * 1.5));
     // Outputs that share their memory are two.
     torch::jit::Module twice("Twice");

@@ -63,10 +63,6 @@ struct Wrapped {
   using Pointer = std::shared_ptr<M>;
   static bool has_module(const Pointer& module) { return module != nullptr; }
   static std::shared_ptr<torch::nn::Module> base(const Pointer& module) { return module; }
-  template <typename... Args>
-  static decltype(auto) forward(const Pointer& module, Args&&... args) {
-    return module->forward(std::forward<Args>(args)...);
-  }
 };
 template <>
 struct Wrapped<torch::nn::AnyModule> {
@@ -78,10 +74,6 @@ template <>
 struct Wrapped<torch::jit::Module> {
   using Pointer = std::shared_ptr<torch::jit::Module>;
   static bool has_module(const Pointer& module) { return module != nullptr; }
-  static c10::IValue forward(const Pointer& module, std::vector<c10::IValue> inputs,
-                             const torch::jit::Kwargs& kwargs = {}) {
-    return module->forward(std::move(inputs), kwargs);
-  }
 };
 
 // What gives a tensor, or something else if one says so.
@@ -187,18 +179,28 @@ class DistributedDataParallel : public DataParallelModule {
       : DistributedDataParallel(std::make_shared<M>(std::move(module)), options) {}
 
   template <typename... Args>
-    requires(!GivesAnything<M>)
+    requires(!GivesAnything<M> && !std::same_as<M, torch::jit::Module>)
   decltype(auto) forward(Args&&... args) {
     return around([&]() -> decltype(auto) {
       look_into(args...);
-      if constexpr (std::same_as<M, torch::jit::Module>) {
-        c10::IValue output = Wrapped<M>::forward(module_, std::forward<Args>(args)...);
-        follow_buffers(*module_);
-        return output;
-      } else {
-        return Wrapped<M>::forward(module_, std::forward<Args>(args)...);
-      }
+      return module_->forward(std::forward<Args>(args)...);
     });
+  }
+  // model({x}, {{"scale", 2}}): of a script, as it is called itself.
+  c10::IValue forward(std::vector<c10::IValue> inputs, const torch::jit::Kwargs& kwargs = {})
+    requires std::same_as<M, torch::jit::Module>
+  {
+    return around([&] {
+      look_into(inputs, kwargs);
+      c10::IValue output = module_->forward(std::move(inputs), kwargs);
+      follow_buffers(*module_);
+      return output;
+    });
+  }
+  c10::IValue operator()(std::vector<c10::IValue> inputs, const torch::jit::Kwargs& kwargs = {})
+    requires std::same_as<M, torch::jit::Module>
+  {
+    return forward(std::move(inputs), kwargs);
   }
   // model.forward<std::tuple<at::Tensor, at::Tensor>>(x): of a module that does not know what it gives.
   template <typename Output = at::Tensor, typename... Args>
