@@ -71,7 +71,7 @@ void BufferSync::broadcast(const NamedTensors& all, const tensor::ProcessGroup& 
     throw tensor::Desync(error.status().with_prefix(
                              cat("the buffers of the module have other names, types or shapes on other ranks",
                                  changes.empty() ? ", or these are in the forward of another model" : "",
-                                 "; those of rank ", at, ' ', here)),
+                                 "; those of rank ", at, ' ', here, ": ")),
                          at);
   }
 }
