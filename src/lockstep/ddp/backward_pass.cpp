@@ -12,18 +12,25 @@
 #include "lockstep/tensor/purpose.h"
 
 namespace lockstep::ddp {
+namespace {
+
+std::vector<std::size_t> sizes_of(const BucketPlan& plan) {
+  std::vector<std::size_t> sizes;
+  for (const std::vector<std::size_t>& bucket : plan.buckets) sizes.push_back(bucket.size());
+  return sizes;
+}
+
+}  // namespace
 
 BackwardPass::BackwardPass(const PassParts& parts, Expectation expected)
     : parts_(parts),
       expected_(std::move(expected)),
+      launches_(sizes_of(parts.gradients.plan())),
       left_(expected_.times),
-      pending_(parts.gradients.buckets()),
       works_(parts.gradients.buckets()),
       skipped_(parts.gradients.buckets(), false),
       with_graph_(parts.gradients.size()),
-      deferred_(parts.gradients.size()) {
-  for (std::size_t b = 0; b < pending_.size(); ++b) pending_[b] = parts_.gradients.plan().buckets[b].size();
-}
+      deferred_(parts.gradients.size()) {}
 
 void BackwardPass::refuse(const std::string& what) const {
   throw_reduction_error("backward", cat("DistributedDataParallel: ", what));
@@ -41,14 +48,11 @@ void BackwardPass::tell(PassPhase phase, std::size_t index, Duration running, Du
 }
 
 bool BackwardPass::enter(int task, Entry by) {
+  const PassTasks::Came came = tasks_.enter(task, by);
+  if (came != PassTasks::Came::kFirst) return came != PassTasks::Came::kAgain;
   std::vector<Parameter> unused;
   {
     const MutexLock lock(mutex_);
-    const auto [at, is_new] = tasks_.try_emplace(task, by);
-    if (by == Entry::kOutputs) at->second = by;
-    if (!is_new) return false;
-    ++open_;
-    if (tasks_.size() > 1) return true;
     for (Parameter i = 0; i < left_.size(); ++i) {
       if (left_[i] == 0) unused.push_back(i);
     }
@@ -59,10 +63,10 @@ bool BackwardPass::enter(int task, Entry by) {
 }
 
 bool BackwardPass::leave() {
-  const MutexLock lock(mutex_);
-  if (--open_ > 0) return false;
-  over_ = expected_.ends_with_backward || launched_ == works_.size();
-  return over_;
+  if (!tasks_.leave()) return false;
+  if (!expected_.ends_with_backward && !launches_.is_over()) return false;
+  finishing_ = true;
+  return true;
 }
 
 void BackwardPass::ready(Parameter parameter) {
@@ -210,27 +214,7 @@ void BackwardPass::take_sparse(Parameter parameter, GradBucket& bucket) {
 }
 
 void BackwardPass::count_down(std::size_t bucket) {
-  {
-    const MutexLock lock(mutex_);
-    --pending_[bucket];
-    while (launchable_ < pending_.size() && pending_[launchable_] == 0) ++launchable_;
-    if (launching_ || launched_ == launchable_) return;
-    launching_ = true;
-  }
-  for (;;) {
-    std::size_t next = 0;
-    {
-      const MutexLock lock(mutex_);
-      if (launched_ == launchable_) {
-        launching_ = false;
-        return;
-      }
-      next = launched_;
-    }
-    launch(next);
-    const MutexLock lock(mutex_);
-    ++launched_;
-  }
+  launches_.count_down(bucket, [this](std::size_t next) { launch(next); });
 }
 
 bool BackwardPass::may_skip(std::size_t bucket) const {
@@ -325,24 +309,9 @@ void BackwardPass::restore(Parameter parameter) {
   parts_.gradients.bucket(index).view(place).copy_(found->second);
 }
 
-bool BackwardPass::entered() const {
-  const MutexLock lock(mutex_);
-  return !tasks_.empty();
-}
-
-bool BackwardPass::was_entered_by_outputs(int task) const {
-  const MutexLock lock(mutex_);
-  return tasks_.at(task) == Entry::kOutputs;
-}
-
-bool BackwardPass::running() const {
-  const MutexLock lock(mutex_);
-  return open_ > 0 || over_;
-}
-
 bool BackwardPass::started() const {
   const MutexLock lock(mutex_);
-  return !order_.empty() || launched_ > 0;
+  return !order_.empty() || launches_.has_begun();
 }
 
 std::vector<std::size_t> BackwardPass::missing() const {

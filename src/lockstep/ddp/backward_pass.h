@@ -3,12 +3,10 @@
 // It is made after forward and destroyed when its gradients are those of all ranks: there is no reset.
 // Whenever autograd has accumulated a gradient, ready() copies it to its place in its bucket, unless it was
 // accumulated there. A bucket whose gradients are all there is launched, which is: given to the communication
-// hook. Buckets are launched in plan order, so that all ranks do the same in the same order: one that is
-// ready too early waits for those before it. finish() waits for them, in that order, and is the only one that
+// hook, in plan order (launch_queue.h). finish() waits for them, in that order, and is the only one that
 // waits.
 //
-// The mutex is held to count, and never while a gradient is copied or a hook runs: whoever finds a bucket to
-// be launched and nobody launching, launches, and goes on until there is none left.
+// The mutex is held to count, and never while a gradient is copied or a hook runs.
 //
 // Thread safety: ready() from any thread; enter(), leave() and finish() as autograd calls them.
 // Errors: ReductionError; what a hook throws; DistError from finish(). After any of them the pass is over,
@@ -17,6 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -25,8 +24,10 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/gradients.h"
+#include "lockstep/ddp/launch_queue.h"
 #include "lockstep/ddp/model_purpose.h"
 #include "lockstep/ddp/observer.h"
+#include "lockstep/ddp/pass_tasks.h"
 #include "lockstep/ddp/used_parameters.h"
 #include "lockstep/tensor/process_group.h"
 #include "lockstep/tensor/work_handle.h"
@@ -53,9 +54,6 @@ struct PassParts {
   bool skip_unused = false;
 };
 
-// By what a task of autograd comes to a pass.
-enum class Entry : std::uint8_t { kOutputs, kGradient };
-
 class BackwardPass {
  public:
   BackwardPass(const PassParts& parts, Expectation expected);
@@ -72,11 +70,11 @@ class BackwardPass {
 
   const Expectation& expected() const { return expected_; }
   // Whether a task of autograd has worked on it; else it is still to run.
-  bool entered() const;
+  bool entered() const { return tasks_.any_came(); }
   // Whether one works on it now, or it is being finished.
-  bool running() const;
+  bool running() const { return tasks_.any_is_open() || finishing_; }
   // Whether this one has come to it by its outputs, first or later.
-  bool was_entered_by_outputs(int task) const;
+  bool was_entered_by_outputs(int task) const { return tasks_.came_by_outputs(task); }
   // Whether it has begun to take gradients.
   bool started() const;
   // Parameters whose gradients are not final.
@@ -114,16 +112,13 @@ class BackwardPass {
   const PassParts parts_;
   const Expectation expected_;
 
+  PassTasks tasks_;
+  LaunchQueue launches_;
+  std::atomic<bool> finishing_ = false;
+
   mutable Mutex mutex_;
-  std::unordered_map<int, Entry> tasks_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::size_t open_ LOCKSTEP_GUARDED_BY(mutex_) = 0;   // tasks that are not over
-  bool over_ LOCKSTEP_GUARDED_BY(mutex_) = false;      // all of them, and finish() is next or runs
   std::vector<int> left_ LOCKSTEP_GUARDED_BY(mutex_);  // by parameter: how often until it is final
   std::vector<Parameter> order_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<std::size_t> pending_ LOCKSTEP_GUARDED_BY(mutex_);  // by bucket: gradients that are not there
-  std::size_t launchable_ LOCKSTEP_GUARDED_BY(mutex_) = 0;        // buckets before this one are complete
-  std::size_t launched_ LOCKSTEP_GUARDED_BY(mutex_) = 0;          // before this one: launched
-  bool launching_ LOCKSTEP_GUARDED_BY(mutex_) = false;            // somebody is
 
   // By whoever launches, then by finish().
   std::vector<HookWork> works_;

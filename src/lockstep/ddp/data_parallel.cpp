@@ -23,17 +23,8 @@ DataParallel::~DataParallel() {
   }
 }
 
-BucketPlan DataParallel::first_plan() const {
-  // Until a pass has been seen there is one bucket, as in torch, for nobody knows the order yet; unless
-  // unused parameters are looked for, or every bucket's size is given: then the plan is made once and for
-  // all.
-  const BucketLimits unlimited = {SIZE_MAX};
-  const bool first_is_one = !used_->searches() && options_.bucket_cap_mb_list.empty();
-  return plan_before_first_pass(gradients_.planned(), first_is_one ? unlimited : limits_of(options_));
-}
-
 void DataParallel::attach() {
-  gradients_.lay_out(first_plan());
+  gradients_.lay_out(schedule_.first_plan(gradients_));
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     gradients_.slot(i).when_accumulated([weak = weak_from_this(), i] {
       const auto self = weak.lock();
@@ -75,8 +66,8 @@ void DataParallel::update_process_group(const tensor::ProcessGroup& group) {
   group_ = group;
   purpose_ = ModelPurpose(gradients_);
   used_ = used_parameters_for(options_, gradients_);
-  rebuilding_ = {};
-  if (attached_) gradients_.lay_out(first_plan());
+  schedule_.begin_anew();
+  if (attached_) gradients_.lay_out(schedule_.first_plan(gradients_));
   if (group.size() > 1 && !attached_) attach();
 }
 
@@ -159,13 +150,6 @@ void DataParallel::check_unchanged() const {
       cat(difference, " since the module was wrapped; wrap it again, on all ranks and for a new group.");
   end_group(group_, "forward", what);
   refuse(what);
-}
-
-void DataParallel::rebuild() {
-  if (!rebuilding_.order) return;
-  const std::vector<std::size_t> order = rebuilding_.order->get();
-  gradients_.lay_out(plan_in_order(gradients_.planned(), order, limits_of(options_)));
-  rebuilding_ = {.order = {}, .done = true};
 }
 
 void DataParallel::warn_of_strays(const std::vector<std::size_t>& parameters) const {

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "lockstep/ddp/backward_pass.h"
+#include "lockstep/ddp/bucket_schedule.h"
 #include "lockstep/ddp/buffer_sync.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/gradients.h"
@@ -82,7 +83,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   LoggingData logging_data() const;
 
   const Gradients& gradients() const { return gradients_; }
-  bool has_rebuilt_buckets() const { return rebuilding_.done; }
+  bool has_rebuilt_buckets() const { return schedule_.has_rebuilt(); }
   const CommHook& hook() const { return *hook_; }
   const tensor::ProcessGroup& group() const { return group_; }
 
@@ -96,12 +97,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   static Prepared prepare(std::unique_ptr<ModuleView> module, DataParallelOptions options);
   void start(const ModelParts& parts);
   void attach();
-  BucketPlan first_plan() const;
   // By what it means to the other ranks. Accumulating is training under no_sync(): they wait for its end.
   enum class ForwardKind : std::uint8_t { kAlone, kAccumulating, kSynchronised };
   ForwardKind next_kind() const;
-  // The buckets, if the order of the first pass is there.
-  void rebuild();
   void warn_of_strays(const std::vector<std::size_t>& parameters) const;
   void check_unchanged() const;
   void check_last_pass();
@@ -122,14 +120,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   bool attached_ = false;
   int holds_ = 0;
   ForwardKind kind_ = ForwardKind::kAlone;  // of the forward that runs, or was last
-  struct Rebuilding {
-    // In which rank 0 saw gradients become final in the first pass, until the buckets are made by it. It is
-    // told at the end of that pass, where all ranks are, and waited for when the next is made: the second has
-    // the same buckets on all of them, however a rank comes to it.
-    std::optional<OrderOfFirst> order = {};
-    bool done = false;
-  };
-  Rebuilding rebuilding_;
+  BucketSchedule schedule_;
   PassWatch watch_;
   BufferSync buffers_;
   UnregisteredSearch unregistered_;

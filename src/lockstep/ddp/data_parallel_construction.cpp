@@ -110,13 +110,10 @@ DataParallel::DataParallel(std::unique_ptr<ModuleView> module, DataParallelOptio
       purpose_(gradients_),
       used_(used_parameters_for(options_, gradients_)),
       hook_(all_reduce_hook()),
+      schedule_(options_),
       buffers_(*module_, options_),
-      running_({.beginning = [this] { rebuild(); },
-                .finished =
-                    [this](const std::vector<std::size_t>& order) {
-                      if (used_->searches() || rebuilding_.done || rebuilding_.order) return;
-                      rebuilding_.order.emplace(order, group_);
-                    },
+      running_({.beginning = [this] { schedule_.bring_up_to_date(gradients_); },
+                .finished = [this](const auto& order) { schedule_.saw(order, group_); },
                 .astray = [this](const std::vector<std::size_t>& all) { warn_of_strays(all); }}) {}
 
 void DataParallel::start(const ModelParts& parts) {

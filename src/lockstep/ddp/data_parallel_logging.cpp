@@ -113,14 +113,14 @@ LoggingData DataParallel::logging_data() const {
   data.texts = {{"module_name", module_->type_name()},
                 {"backend_name", group_.backend_name()},
                 {"dtypes", base::join({dtypes.begin(), dtypes.end()})},
-                {"bucket_sizes", sizes(first_plan())},
+                {"bucket_sizes", sizes(schedule_.first_plan(gradients_))},
                 {"initial_bucket_size_limits", list_text(limits)},
                 {"comm_hook", hook_->name()},
                 {"error", failure.ok() ? "" : std::string(failure.message())},
                 {"prev_iteration_grad_ready_order_indices", list_text(sample.ready_order)},
                 {"device_ids", ""},
-                {"rebuilt_bucket_sizes", rebuilding_.done ? sizes(gradients_.plan()) : ""},
-                {"rebuilt_per_bucket_param_indices", rebuilding_.done ? base::join(buckets) : ""}};
+                {"rebuilt_bucket_sizes", has_rebuilt_buckets() ? sizes(gradients_.plan()) : ""},
+                {"rebuilt_per_bucket_param_indices", has_rebuilt_buckets() ? base::join(buckets) : ""}};
   data.texts.merge(environment_texts());
   const auto flag = [](bool set) { return static_cast<std::int64_t>(set); };
   const auto count = [](std::size_t number) { return static_cast<std::int64_t>(number); };
@@ -137,7 +137,7 @@ LoggingData DataParallel::logging_data() const {
                   {"bucket_cap_bytes", count(*std::max_element(limits.begin(), limits.end()))},
                   {"num_buckets_reduced", count(sample.buckets_reduced)},
                   {"has_error", flag(!failure.ok())},
-                  {"has_rebuilt_buckets", flag(rebuilding_.done)},
+                  {"has_rebuilt_buckets", flag(has_rebuilt_buckets())},
                   {"find_unused_parameters", flag(options_.find_unused_parameters)},
                   {"static_graph", flag(options_.static_graph)},
                   {"can_set_static_graph", flag(used_->has_been_static())},

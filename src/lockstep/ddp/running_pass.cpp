@@ -77,7 +77,6 @@ void RunningPass::begin(const PassParts& parts, Expectation expected, std::span<
     });
   }
   if (mode == Mode::kAccumulating || (mode == Mode::kEvaluation && has_hooks)) return;
-  const MutexLock one(making_);
   events_.beginning();
   Current next = pass_of(forward, forward->expected);
   const MutexLock lock(mutex_);
@@ -107,26 +106,33 @@ bool RunningPass::is_forgotten(const Forward& forward) const {
 }
 
 void RunningPass::make_pass_for(const std::shared_ptr<const Forward>& forward) {
-  const MutexLock one(making_);
-  const Current now = current();
-  Current next;
-  if (!now.pass) {
-    try {
-      events_.beginning();
-    } catch (...) {
-      end_group(forward->group, "backward", text_of_exception());
-      throw;
+  for (;;) {
+    const Current now = current();
+    Current next;
+    if (!now.pass) {
+      about_to_begin(forward->group);
+      next = pass_of(forward, forward->expected);
+    } else if (now.forward != forward && !now.pass->entered()) {
+      Expectation both = now.pass->expected();
+      both.include(forward->expected);
+      next = pass_of(now.forward, both);
+    } else {
+      return;
     }
-    next = pass_of(forward, forward->expected);
-  } else if (now.forward != forward && !now.pass->entered()) {
-    Expectation both = now.pass->expected();
-    both.include(forward->expected);
-    next = pass_of(now.forward, both);
-  } else {
+    const MutexLock lock(mutex_);
+    if (current_.pass != now.pass) continue;  // another task was faster
+    std::swap(current_, next);
     return;
   }
-  const MutexLock lock(mutex_);
-  std::swap(current_, next);
+}
+
+void RunningPass::about_to_begin(const tensor::ProcessGroup& group) const {
+  try {
+    events_.beginning();
+  } catch (...) {
+    end_group(group, "backward", text_of_exception());
+    throw;
+  }
 }
 
 void RunningPass::remember(std::size_t parameter) {

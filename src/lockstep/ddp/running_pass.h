@@ -83,6 +83,7 @@ class RunningPass final {
   Current current() const;
   bool is_forgotten(const Forward& forward) const;
   void make_pass_for(const std::shared_ptr<const Forward>& forward);
+  void about_to_begin(const tensor::ProcessGroup& group) const;
   void backward_reached(const std::shared_ptr<const Forward>& forward);
   static void owner_is_gone(const Forward& forward);
   void watch_task(const std::shared_ptr<const Forward>& forward) const;
@@ -104,7 +105,6 @@ class RunningPass final {
 
   const Events events_;
   std::weak_ptr<RunningPass> self_;
-  Mutex making_;  // held to make a pass, before mutex_
   mutable Mutex mutex_;
   Current current_ LOCKSTEP_GUARDED_BY(mutex_);
   std::uint64_t era_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // forwards of another one are forgotten
