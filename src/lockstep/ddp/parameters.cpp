@@ -107,6 +107,7 @@ class Flat {
   void pack() const {
     auto* to = static_cast<std::byte*>(buffer_.mutable_data_ptr());
     for (const at::Tensor& tensor : tensors_) {
+      if (tensor.numel() == 0) continue;  // which may have no memory
       const at::Tensor source = tensor.contiguous();
       std::memcpy(to, source.const_data_ptr(), source.nbytes());
       to += source.nbytes();
@@ -115,6 +116,7 @@ class Flat {
   void unpack() const {
     const auto* from = static_cast<const std::byte*>(buffer_.const_data_ptr());
     for (const at::Tensor& tensor : tensors_) {
+      if (tensor.numel() == 0) continue;
       const at::Tensor data = tensor.variable_data();  // with a version counter of its own
       if (data.is_contiguous()) {
         std::memcpy(data.mutable_data_ptr(), from, data.nbytes());
