@@ -46,10 +46,13 @@ chaos: release ## inject CHAOS_POINTS (200) faults per case, world and transport
 	  --markdown $(REPORTS)/kills.md --rank-program build/release/tests/ddp_rank --command build/release/bin/lockstep \
 	  --seconds $(CHAOS_SECONDS)
 
-long: release  ## train every network in every way for 50 steps over TCP and between hosts (as root); damage 200,000 frames; make the wheel
+long: release  ## train every network in every way for 50 steps over TCP and between hosts (as root); damage 200,000 frames; asan on torch; make the wheel
 	build/release/tests/ddp_bitwise_test --steps 50
 	python3 tests/ddp/hosts_test.py build/release/bin/lockstep build/release/tests/ddp_rank --steps 50
 	LOCKSTEP_TEST_LONG=1 build/release/tests/transport_link_tests --file=link_faults_test.cpp --gtest_brief=1
+	cmake --preset asan-torch
+	cmake --build --preset asan-torch
+	ctest --preset asan-torch
 	$(MAKE) wheel
 
 attack: release ## run a job, and a store with 256 clients, under attack and load for ATTACK_SECONDS (60); their time is bounded

@@ -219,11 +219,15 @@ function(lockstep_test_properties name timeout labels env serial waits)
   if(LOCKSTEP_SANITIZE)
     math(EXPR timeout "${timeout} * 3 / 2")
   endif()
+  set(asan_for_torch "")
+  if(LOCKSTEP_TORCH)
+    set(asan_for_torch ":allocator_may_return_null=1")  # its want of memory is an exception, which tests ask for
+  endif()
   set(options
     "TEST_TIME_FACTOR=${LOCKSTEP_TEST_TIME_FACTOR}"
     "TEST_MEMORY_FACTOR=${LOCKSTEP_TEST_MEMORY_FACTOR}"
     # A runtime that disables core dumps does so for the ranks as well.
-    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1:disable_coredump=0"
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1:disable_coredump=0${asan_for_torch}"
     "UBSAN_OPTIONS=print_stacktrace=1"
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:disable_coredump=0")
   set_tests_properties(${name} PROPERTIES

@@ -14,6 +14,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/reduction_error.h"
 #include "lockstep/tensor/tensor_test_support.h"
+#include "lockstep/testing/sanitized.h"
 #include "two_layers.h"
 
 namespace lockstep {
@@ -371,6 +372,7 @@ class MemoryLimit {
 };
 
 TEST(Faults, ARankThatIsOutOfMemoryTellsTheOthers) {
+  if (testing::kSanitized) GTEST_SKIP() << "the sanitizer takes memory of its own";
   // Gradients of 16 MiB, in one bucket of 64, which the hook halves: where 8 MiB are left, autograd has not
   // enough; where 24 are left, the hook.
   for (const rlim_t left : {rlim_t{8}, rlim_t{24}}) {
