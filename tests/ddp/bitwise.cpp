@@ -59,9 +59,7 @@ std::vector<std::string> trainable_parameters(const std::string& net) {
 
 void clear(Net& net, Clear how) {
   for (at::Tensor& parameter : net.parameters()) {
-    if (how == Clear::kNone) {
-      parameter.mutable_grad().reset();
-    } else if (parameter.grad().defined() && !parameter.grad().is_sparse()) {
+    if (how == Clear::kZero && parameter.grad().defined() && !parameter.grad().is_sparse()) {
       parameter.mutable_grad().detach_().zero_();
     } else {
       parameter.mutable_grad().reset();

@@ -5,13 +5,13 @@
 //   ddp_rank --killed VICTIM STEP US
 //                            kills.py: trains until rank VICTIM kills itself, so many microseconds after a
 //                            step has begun, and says on each other rank whom it heard of
-#include <signal.h>
 #include <sys/time.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <string>

@@ -5,6 +5,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <functional>
+#include <utility>
+
 #include "lockstep/ddp/activation_checkpoint.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/tensor/tensor_test_support.h"
@@ -199,6 +202,93 @@ TEST(Passes, OneRanksEvaluationLeavesTheBucketsOfTheOthersAlone) {
   });
 }
 
+TEST(Passes, AForwardInsideAnotherIsOfItsOwnKind) {
+  struct Asking : nn::Module {
+    Asking() { register_module("layer", layer); }
+    at::Tensor forward(const at::Tensor& x) {
+      const at::Tensor y = layer(x);
+      if (const auto ask = std::exchange(inside, {})) ask();
+      return y;
+    }
+    nn::Linear layer{2, 1};
+    std::function<void()> inside;
+  };
+  run_world(2, [](int rank) {
+    auto net = std::make_shared<Asking>();
+    DistributedDataParallel model(net);
+    const at::Tensor x = torch::full({1, 2}, rank + 1.);
+    const std::vector<std::function<void()>> all = {[&] {
+                                                      const torch::NoGradGuard no_grad;
+                                                      model(x);
+                                                    },
+                                                    [&] {
+                                                      const auto guard = model.no_sync();
+                                                      model(x);
+                                                    }};
+    for (const auto& inside : all) {
+      if (rank == 0) net->inside = inside;
+      net->zero_grad();
+      model(x).sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->layer->weight.grad(), 1.5));
+    }
+  });
+}
+
+TEST(Passes, GradientsOfATaskInsideAndOfTheLossAloneAreOfTheSecondPassToo) {
+  struct Two : nn::Module {
+    Two() {
+      first = register_parameter("first", torch::ones({2}));
+      second = register_parameter("second", torch::ones({2}));
+      own = register_parameter("own", torch::ones({2}));
+    }
+    at::Tensor forward(const at::Tensor& x) { return x * own; }
+    at::Tensor first, second, own;
+  };
+  for (const bool static_graph : {false, true}) {
+    run_world(2, [&](int rank) {
+      auto net = std::make_shared<Two>();
+      DistributedDataParallel model(net, {.static_graph = static_graph});
+      const at::Tensor x = torch::full({2}, rank + 1.);
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor output = model(x).sum();
+        const auto backward = [&] {
+          const at::Tensor part = checkpoint(
+              {.reentrant = true}, [net](const at::Tensor& y) { return y * net->second; },
+              x.clone().requires_grad_());
+          (output + part.sum() + (x * net->first).sum()).backward({}, /*retain_graph=*/true);
+        };
+        backward();
+        net->zero_grad();
+        backward();
+        for (const at::Tensor& parameter : net->parameters())
+          EXPECT_TRUE(tensor::all_equal(parameter.grad(), 1.5)) << step;
+        net->zero_grad();
+      }
+    });
+  }
+}
+
+TEST(Passes, AStaticGraphIsThatOfItsFirstPassAlone) {
+  run_world(2, [](int rank) {
+    nn::Linear net(2, 1);
+    DistributedDataParallel model(net, {.static_graph = true});
+    const at::Tensor x = torch::full({1, 2}, rank + 1.);
+    model.train(false);
+    const at::Tensor first = model(x).sum();
+    model.train();
+    {
+      const auto guard = model.no_sync();
+      model(x).sum().backward();  // between the first pass's forward and its backward
+    }
+    first.backward();
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      model(x).sum().backward();
+      EXPECT_TRUE(tensor::all_equal(net->weight.grad(), 1.5));
+    }
+  });
+}
+
 TEST(Passes, GradientsThatNoForwardLedToAreWarnedAboutOnce) {
   run_world(2, [](int rank) {
     nn::Linear net(2, 1);
@@ -343,7 +433,8 @@ TEST(Passes, ForwardsOfOnePassMayTakeDifferentBranches) {
     auto net = std::make_shared<Branches>();
     DistributedDataParallel model(net, {.find_unused_parameters = true});
     const at::Tensor x = torch::full({1, 2}, rank + 1.);
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 6; ++step) {
+      model.train(step < 3);
       (model(x, true).sum() + model(x, false).sum()).backward();
       EXPECT_TRUE(tensor::all_equal(net->left->weight.grad(), 1.5));
       EXPECT_TRUE(tensor::all_equal(net->right->weight.grad(), 1.5));
@@ -359,6 +450,13 @@ TEST(Passes, ForwardsOfOnePassMayTakeDifferentBranches) {
       again.backward();
       EXPECT_TRUE(tensor::all_equal(net->left->weight.grad(), 2 * 1.5));
       EXPECT_TRUE(tensor::all_equal(net->right->weight.grad(), 2 * 1.5));
+      net->zero_grad();
+      // One whose graph is kept, and another.
+      const at::Tensor kept = model(x, true).sum();
+      kept.backward({}, /*retain_graph=*/true);
+      (kept + model(x, false).sum()).backward();
+      EXPECT_TRUE(tensor::all_equal(net->left->weight.grad(), 2 * 1.5));
+      EXPECT_TRUE(tensor::all_equal(net->right->weight.grad(), 1.5));
       net->zero_grad();
       // One that no backward follows is no fault.
       model(x, true);

@@ -1,5 +1,6 @@
 #include "lockstep/ddp/backward_pass.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
@@ -16,6 +17,7 @@ namespace {
 
 std::vector<std::size_t> sizes_of(const BucketPlan& plan) {
   std::vector<std::size_t> sizes;
+  sizes.reserve(plan.buckets.size());
   for (const std::vector<std::size_t>& bucket : plan.buckets) sizes.push_back(bucket.size());
   return sizes;
 }
@@ -70,6 +72,7 @@ bool BackwardPass::leave() {
 }
 
 void BackwardPass::ready(Parameter parameter) {
+  parts_.used.accumulated_in_pass(parameter);
   const auto delay_ends_with = parts_.gradients.delay_ends_with();
   bool unexpected = false;
   {
@@ -221,7 +224,7 @@ bool BackwardPass::may_skip(std::size_t bucket) const {
   if (!parts_.skip_unused) return false;
   const std::vector<Parameter>& parameters = parts_.gradients.plan().buckets[bucket];
   return std::all_of(parameters.begin(), parameters.end(),
-                     [&](Parameter i) { return expected_.times[i] == 0 && !parts_.used.used_here(i); });
+                     [&](Parameter i) { return !parts_.used.used_here(i); });
 }
 
 void BackwardPass::check_skipped(std::size_t bucket) const {
@@ -297,7 +300,8 @@ void BackwardPass::hand_back(Parameter parameter) {
   }
   if (parts_.handing == Handing::kAlias && slot.may_alias()) return slot.set_gradient(view);
   const at::Tensor gradient = slot.gradient();
-  if (!gradient.defined()) return slot.set_gradient(view.clone());
+  if (!gradient.defined() || at::has_internal_overlap(gradient) == at::MemOverlap::Yes)
+    return slot.set_gradient(view.clone());
   gradient.variable_data().copy_(view);
   slot.set_gradient(gradient);
 }

@@ -4,6 +4,7 @@
 #include <c10/util/Type.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "lockstep/base/text.h"
@@ -77,19 +78,19 @@ DataParallel::ForwardKind DataParallel::next_kind() const {
   return module_->is_training() ? ForwardKind::kAccumulating : ForwardKind::kAlone;
 }
 
-void DataParallel::begin_forward() {
-  kind_ = next_kind();
+void DataParallel::begin_forward(ForwardKind kind) {
   if (!attached_ && holds_ == 0 && at::GradMode::is_enabled()) watch_.count();
-  if (kind_ != ForwardKind::kAlone) gradients_.follow_parameters();
-  if (kind_ != ForwardKind::kSynchronised) return;
+  if (attached_ && at::GradMode::is_enabled()) gradients_.follow_parameters();
+  if (kind != ForwardKind::kSynchronised) return;
   check_last_pass();
   check_unchanged();
   buffers_.around_forward(BufferHookLocation::kPreForward, group_, purpose_.of_buffers());
   watch_.begin_pass();
 }
 
-void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::type_info* unknown) {
-  if (kind_ == ForwardKind::kAlone) return running_.stay_alone();
+void DataParallel::end_forward(ForwardKind kind, std::span<const at::Tensor> outputs,
+                               const std::type_info* unknown) {
+  if (kind == ForwardKind::kAlone) return running_.stay_alone();
   const PassParts parts{.gradients = gradients_,
                         .hook = hook_,
                         .used = *used_,
@@ -99,7 +100,7 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::t
                         .handing = options_.gradient_as_bucket_view ? Handing::kAlias : Handing::kCopy,
                         .copying = options_.batched_grad_copy ? Copying::kWithItsBucket : Copying::kAtOnce,
                         .skip_unused = options_.skip_all_reduce_unused_params};
-  if (kind_ == ForwardKind::kAccumulating)
+  if (kind == ForwardKind::kAccumulating)
     return running_.begin(parts, {}, outputs, RunningPass::Mode::kAccumulating);
   if (unknown != nullptr && used_->searches()) {
     refuse(cat("find_unused_parameters looks for what the outputs of forward depend on, but forward gives ",
@@ -114,8 +115,8 @@ void DataParallel::end_forward(std::span<const at::Tensor> outputs, const std::t
                  module_->is_training() ? RunningPass::Mode::kTraining : RunningPass::Mode::kEvaluation);
 }
 
-void DataParallel::forward_failed() {
-  if (kind_ == ForwardKind::kAlone || !module_->is_training()) return;  // it may be alone
+void DataParallel::forward_failed(ForwardKind kind) {
+  if (kind == ForwardKind::kAlone || !module_->is_training()) return;  // it may be alone
   end_group(group_, "forward", cat("an exception in forward: ", text_of_exception()));
 }
 
@@ -152,12 +153,17 @@ void DataParallel::check_unchanged() const {
   refuse(what);
 }
 
-void DataParallel::warn_of_strays(const std::vector<std::size_t>& parameters) const {
+bool DataParallel::warn_of_strays(const std::vector<std::size_t>& parameters) {
+  std::vector<std::size_t> own;  // what others hear of too, they reduce
+  std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(own),
+               [&](std::size_t parameter) { return gradients_.slot(parameter).may_alias(); });
+  if (own.empty()) return false;
   kLog.warn(cat(
       "A backward that has not come through what the model's forward returned has given gradients to ",
-      gradients_.names_text(parameters),
+      gradients_.names_text(own),
       ", and nothing reduces them: they are this rank's own. Call the model, not model->forward(), and make "
       "the loss of what it returns. This is said once."));
+  return true;
 }
 
 }  // namespace lockstep::ddp

@@ -5,15 +5,17 @@
 // A gradient's way: the hook of its GradientSlot calls here -> RunningPass -> BackwardPass -> CommHook ->
 // the process group -> its backend -> the algorithm -> shared memory or the wire.
 //
-// Thread safety: forward by one thread at a time; autograd calls from threads of its own.
-// Ownership: shared, because hooks of the graph refer to it weakly.
-// Errors: InvalidArgument for a module or options that cannot be; ReductionError and DistError from forward
-// and backward. After one of these two the group has failed, on all ranks.
+// Thread safety: one synchronised forward and one backward at a time, which may be different threads';
+// forwards that communicate nothing (under no_grad) by any. Ownership: shared, because hooks of the graph
+// refer to it weakly. Errors: InvalidArgument for a module or options that cannot be; ReductionError and
+// DistError from forward and backward. After one of these two the group has failed, on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -50,8 +52,12 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
                                             const DataParallelOptions& options);
   ~DataParallel();
 
+  // What a forward is to the other ranks. Accumulating is training under no_sync(): they wait for its end.
+  enum class ForwardKind : std::uint8_t { kAlone, kAccumulating, kSynchronised };
+  // Of the forward that begins now.
+  ForwardKind next_kind() const;
   // Around every forward of the module, with the tensors that it returned.
-  void begin_forward();
+  void begin_forward(ForwardKind kind);
   // Whether the tensors that the next forward is given are to be told, where they are known.
   bool wants_inputs() const { return unregistered_.is_due() && next_kind() == ForwardKind::kSynchronised; }
   void set_inputs(std::vector<at::Tensor> inputs) { unregistered_.set_inputs(std::move(inputs)); }
@@ -59,9 +65,9 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   void inputs_are_unknown(const std::type_info& type) { unregistered_.leave_out(type); }
   // `unknown`: a type among the outputs that is not looked into (void: there are none), or null.
   // InvalidArgument where the outputs must be known.
-  void end_forward(std::span<const at::Tensor> outputs, const std::type_info* unknown);
+  void end_forward(ForwardKind kind, std::span<const at::Tensor> outputs, const std::type_info* unknown);
   // Forward has thrown what is being caught: the other ranks are told.
-  void forward_failed();
+  void forward_failed(ForwardKind kind);
 
   // While the count is above 0, what forward begins is not synchronised.
   void hold_sync() { ++holds_; }
@@ -97,10 +103,8 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   static Prepared prepare(std::unique_ptr<ModuleView> module, DataParallelOptions options);
   void start(const ModelParts& parts);
   void attach();
-  // By what it means to the other ranks. Accumulating is training under no_sync(): they wait for its end.
-  enum class ForwardKind : std::uint8_t { kAlone, kAccumulating, kSynchronised };
-  ForwardKind next_kind() const;
-  void warn_of_strays(const std::vector<std::size_t>& parameters) const;
+  // Whether it was told.
+  bool warn_of_strays(const std::vector<std::size_t>& parameters);
   void check_unchanged() const;
   void check_last_pass();
   // Of the last pass, which is given up then; empty if it is finished, or never began.
@@ -118,8 +122,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   CommHookPtr hook_;
   bool own_hook_ = true;
   bool attached_ = false;
-  int holds_ = 0;
-  ForwardKind kind_ = ForwardKind::kAlone;  // of the forward that runs, or was last
+  std::atomic<int> holds_ = 0;
   BucketSchedule schedule_;
   PassWatch watch_;
   BufferSync buffers_;

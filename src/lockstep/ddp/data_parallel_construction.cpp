@@ -114,7 +114,7 @@ DataParallel::DataParallel(std::unique_ptr<ModuleView> module, DataParallelOptio
       buffers_(*module_, options_),
       running_({.beginning = [this] { schedule_.bring_up_to_date(gradients_); },
                 .finished = [this](const auto& order) { schedule_.saw(order, group_); },
-                .astray = [this](const std::vector<std::size_t>& all) { warn_of_strays(all); }}) {}
+                .astray = [this](const std::vector<std::size_t>& all) { return warn_of_strays(all); }}) {}
 
 void DataParallel::start(const ModelParts& parts) {
   running_.belong_to({shared_from_this(), &running_});

@@ -114,19 +114,20 @@ class DataParallelModule : public torch::nn::Module {
   // Runs forward between the two halves of the core; what it throws is told to the other ranks.
   template <typename Forward>
   decltype(auto) around(const Forward& forward) {
+    const DataParallel::ForwardKind kind = core_->next_kind();
     try {
-      core_->begin_forward();
+      core_->begin_forward(kind);
       if constexpr (std::is_void_v<decltype(forward())>) {
         forward();
         mirror_again();
-        core_->end_forward({}, &typeid(void));
+        core_->end_forward(kind, {}, &typeid(void));
       } else {
         decltype(auto) output = forward();
         mirror_again();
         using Output = std::remove_cvref_t<decltype(output)>;
         std::vector<at::Tensor> tensors;
         find_tensors<Output>(output, tensors);
-        core_->end_forward(tensors, unknown_in<Output>());
+        core_->end_forward(kind, tensors, unknown_in<Output>());
         if constexpr (std::is_rvalue_reference_v<decltype(output)>) {
           return std::move(output);
         } else {
@@ -134,7 +135,7 @@ class DataParallelModule : public torch::nn::Module {
         }
       }
     } catch (...) {
-      core_->forward_failed();
+      core_->forward_failed(kind);
       throw;
     }
   }

@@ -56,14 +56,12 @@ Gradients::Gradients(const NamedTensors& parameters, const DataParallelOptions& 
 }
 
 void Gradients::follow_parameters() {
-  std::shared_ptr<Accumulators> more;
-  for (std::size_t i = 0; i < all_.size(); ++i) {
-    tensor::GradientSlot& slot = *all_[i].slot;
-    if (!slot.follow()) continue;
-    if (!more) more = std::make_shared<Accumulators>(*accumulators_);
-    more->emplace(slot.accumulator(), i);
-  }
-  if (more) accumulators_ = std::move(more);
+  bool moved = false;
+  for (const Gradient& gradient : all_) moved = gradient.slot->follow() || moved;
+  if (!moved) return;
+  auto now = std::make_shared<Accumulators>();
+  for (std::size_t i = 0; i < all_.size(); ++i) now->emplace(all_[i].slot->accumulator(), i);
+  accumulators_ = std::move(now);
 }
 
 std::vector<PlannedGradient> Gradients::planned() const {

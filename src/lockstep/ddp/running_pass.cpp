@@ -56,10 +56,10 @@ void RunningPass::begin(const PassParts& parts, Expectation expected, std::span<
   {
     const MutexLock lock(mutex_);
     is_alone_ = mode == Mode::kAccumulating;
-    if (mode != Mode::kAccumulating && current_.pass && !current_.pass->entered())
-      expected.include(current_.pass->expected());
     forward = std::make_shared<const Forward>(parts, parts.gradients.accumulators(), std::move(expected),
                                               parts.group, mode, era_);
+    std::erase_if(searched_, [](const auto& each) { return each.expired(); });
+    if (mode != Mode::kAccumulating && parts.used.searches()) searched_.emplace_back(forward);
   }
   std::shared_ptr<UnwindWatch> watch;  // shared by the hooks
   if (mode != Mode::kEvaluation) {
@@ -78,9 +78,19 @@ void RunningPass::begin(const PassParts& parts, Expectation expected, std::span<
   }
   if (mode == Mode::kAccumulating || (mode == Mode::kEvaluation && has_hooks)) return;
   events_.beginning();
-  Current next = pass_of(forward, forward->expected);
+  Current next = pass_of(forward, expected_of(*forward));
   const MutexLock lock(mutex_);
   std::swap(current_, next);  // what was there goes with no lock held
+}
+
+// A search finds what one forward uses, and a pass may be of all that live.
+Expectation RunningPass::expected_of(const Forward& forward) const {
+  Expectation expected = forward.expected;
+  const MutexLock lock(mutex_);
+  for (const std::weak_ptr<const Forward>& each : searched_) {
+    if (const auto living = each.lock()) expected.include(living->expected);
+  }
+  return expected;
 }
 
 RunningPass::Current RunningPass::pass_of(const std::shared_ptr<const Forward>& forward,
@@ -108,17 +118,9 @@ bool RunningPass::is_forgotten(const Forward& forward) const {
 void RunningPass::make_pass_for(const std::shared_ptr<const Forward>& forward) {
   for (;;) {
     const Current now = current();
-    Current next;
-    if (!now.pass) {
-      about_to_begin(forward->group);
-      next = pass_of(forward, forward->expected);
-    } else if (now.forward != forward && !now.pass->entered()) {
-      Expectation both = now.pass->expected();
-      both.include(forward->expected);
-      next = pass_of(now.forward, both);
-    } else {
-      return;
-    }
+    if (now.pass && (now.pass->entered() || !forward->parts.used.searches())) return;
+    if (!now.pass) about_to_begin(forward->group);
+    Current next = pass_of(now.pass ? now.forward : forward, expected_of(*forward));
     const MutexLock lock(mutex_);
     if (current_.pass != now.pass) continue;  // another task was faster
     std::swap(current_, next);
@@ -136,42 +138,48 @@ void RunningPass::about_to_begin(const tensor::ProcessGroup& group) const {
 }
 
 void RunningPass::remember(std::size_t parameter) {
+  constexpr std::size_t kTasks = 64;  // else those that met an exception would stay for good
   const int task = torch::autograd::get_current_graph_task_id();
   {
     const MutexLock lock(mutex_);
-    const bool is_first = early_.task != task;
-    if (is_first) early_ = {.task = task};
-    early_.parameters.push_back(parameter);
-    if (!is_first) return;
+    std::vector<std::size_t>& parameters = early_[task];
+    parameters.push_back(parameter);
+    if (parameters.size() > 1) return;
+    if (early_.size() > kTasks) early_.erase(early_.begin());
   }
   torch::autograd::Engine::get_default_engine().queue_callback([weak = self_, task] {
     if (const auto self = weak.lock()) self->forget(task);
   });
 }
 
+std::vector<std::size_t> RunningPass::remembered_from(int task) {
+  std::vector<std::size_t> all;
+  const MutexLock lock(mutex_);
+  const auto first = early_.lower_bound(task);
+  for (auto it = first; it != early_.end(); ++it) all.insert(all.end(), it->second.begin(), it->second.end());
+  early_.erase(first, early_.end());
+  return all;
+}
+
 void RunningPass::take_remembered() {
-  Early early;
-  Current now;
-  {
-    const MutexLock lock(mutex_);
-    if (early_.task != torch::autograd::get_current_graph_task_id() || !current_.pass) return;
-    std::swap(early_, early);
-    now = current_;
-  }
+  const Current now = current();
+  if (!now.pass) return;
   or_end(now, [&] {
-    for (const std::size_t parameter : early.parameters) now.pass->ready(parameter);
+    for (const std::size_t parameter : remembered_from(torch::autograd::get_current_graph_task_id()))
+      now.pass->ready(parameter);
   });
 }
 
 void RunningPass::forget(int task) {
-  Early early;
+  if (torch::autograd::get_current_node()) return;  // it ran inside another, which may come to outputs yet
+  const std::vector<std::size_t> parameters = remembered_from(task);
   {
     const MutexLock lock(mutex_);
-    if (early_.task != task) return;
-    std::swap(early_, early);
-    if (is_alone_ || std::exchange(astray_was_told_, true)) return;
+    if (parameters.empty() || is_alone_ || astray_was_told_) return;
   }
-  events_.astray(early.parameters);
+  const bool told = events_.astray(parameters);
+  const MutexLock lock(mutex_);
+  astray_was_told_ = told;
 }
 
 void RunningPass::stay_alone() {
@@ -212,6 +220,7 @@ void RunningPass::forget_forwards() {
   give_up();
   const MutexLock lock(mutex_);
   ++era_;
+  searched_.clear();
 }
 
 bool RunningPass::has_ever_begun() const {

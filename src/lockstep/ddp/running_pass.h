@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -41,8 +42,8 @@ class RunningPass final {
     // final.
     std::function<void(const std::vector<std::size_t>& order)> finished;
     // Backward has accumulated these gradients and has not come through what a forward returned, though the
-    // last forward was to be synchronised, or there was none. Told once.
-    std::function<void(const std::vector<std::size_t>& parameters)> astray;
+    // last forward was to be synchronised, or there was none. Until it has returned true.
+    std::function<bool(const std::vector<std::size_t>& parameters)> astray;
   };
   enum class Mode : std::uint8_t {
     kTraining,
@@ -82,6 +83,7 @@ class RunningPass final {
   static Current pass_of(const std::shared_ptr<const Forward>& forward, const Expectation& expected);
   Current current() const;
   bool is_forgotten(const Forward& forward) const;
+  Expectation expected_of(const Forward& forward) const;
   void make_pass_for(const std::shared_ptr<const Forward>& forward);
   void about_to_begin(const tensor::ProcessGroup& group) const;
   void backward_reached(const std::shared_ptr<const Forward>& forward);
@@ -90,18 +92,17 @@ class RunningPass final {
   void enter(Entry by);
   void leave(const Current& current, int task);
   void remember(std::size_t parameter);
+  std::vector<std::size_t> remembered_from(int task);
   void take_remembered();
   void forget(int task);
   void unwound(const Forward& forward);
   void or_end(const Current& current, const std::function<void()>& step);
   void drop(const std::shared_ptr<BackwardPass>& pass);
 
-  // Gradients that a task has accumulated while there was no pass, and before it came to any outputs, as that
-  // of a parameter that the loss itself uses.
-  struct Early {
-    int task = -1;
-    std::vector<std::size_t> parameters = {};
-  };
+  // By task: gradients that it has accumulated while there was no pass, and before it came to any outputs, as
+  // that of a parameter that the loss itself uses. Tasks inside have higher numbers than the one around them,
+  // and leave theirs to it.
+  using Early = std::map<int, std::vector<std::size_t>>;
 
   const Events events_;
   std::weak_ptr<RunningPass> self_;
@@ -113,6 +114,8 @@ class RunningPass final {
   bool is_alone_ LOCKSTEP_GUARDED_BY(mutex_) =
       false;  // since the last forward: gradients are this rank's own
   bool astray_was_told_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // Of this era, as long as their graphs live, where each pass is another search.
+  std::vector<std::weak_ptr<const Forward>> searched_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::ddp

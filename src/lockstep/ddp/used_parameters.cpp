@@ -85,7 +85,6 @@ Expectation RecordFirstIteration::expect(std::span<const at::Tensor>) {
   Expectation expected;
   if (!recorded_) {
     for (auto& times : times_) times = 0;
-    recording_ = true;
     expected.times.assign(times_.size(), std::numeric_limits<int>::max());
     expected.ends_with_backward = true;
     return expected;
@@ -94,16 +93,10 @@ Expectation RecordFirstIteration::expect(std::span<const at::Tensor>) {
   return expected;
 }
 
-void RecordFirstIteration::accumulated(std::size_t parameter) {
-  local_.set(parameter);
-  if (recording_) ++times_[parameter];
-}
-
 at::Tensor RecordFirstIteration::local_map() const { return recorded_ ? at::Tensor() : local_.bytes(); }
 
 void RecordFirstIteration::end_pass(const at::Tensor& map) {
   if (recorded_) return;
-  recording_ = false;
   recorded_ = true;
   anywhere_ = read(map, anywhere_.size());
 }

@@ -44,6 +44,8 @@ class UsedParameters {
   virtual bool has_been_static() const = 0;
   // A gradient was accumulated, in a pass that is synchronised or not.
   virtual void accumulated(std::size_t parameter) = 0;
+  // In one that is, besides.
+  virtual void accumulated_in_pass(std::size_t) {}
   // By this rank, in any pass since the last synchronised one.
   virtual bool used_here(std::size_t parameter) const = 0;
   // For the ranks to agree on what none of them has used: one byte for each parameter. Undefined if there is
@@ -112,7 +114,10 @@ class RecordFirstIteration final : public UsedParameters {
   Expectation expect(std::span<const at::Tensor> outputs) override;
   bool searches() const override { return false; }
   bool has_been_static() const override { return true; }
-  void accumulated(std::size_t parameter) override;
+  void accumulated(std::size_t parameter) override { local_.set(parameter); }
+  void accumulated_in_pass(std::size_t parameter) override {
+    if (!recorded_) ++times_[parameter];
+  }
   bool used_here(std::size_t parameter) const override { return local_.has(parameter); }
   at::Tensor local_map() const override;
   void end_pass(const at::Tensor& map) override;
@@ -121,7 +126,6 @@ class RecordFirstIteration final : public UsedParameters {
  private:
   UsedMap local_;
   std::vector<std::atomic<int>> times_;  // in the first pass that is synchronised
-  std::atomic<bool> recording_ = false;
   std::atomic<bool> recorded_ = false;
   std::vector<bool> anywhere_;
 };

@@ -37,6 +37,11 @@ class OwnGradient final : public GradientSlot {
     Accumulator now = torch::autograd::impl::grad_accumulator(parameter_);
     if (!now || now == accumulator_) return false;  // none while it needs no gradient
     accumulator_ = std::move(now);
+    std::erase_if(hooks_, [](const auto& hook) {
+      const bool is_in_a_graph = hook.first.use_count() > 1;
+      if (!is_in_a_graph) hook.first->del_post_hook(hook.second);
+      return !is_in_a_graph;
+    });
     if (then_) listen();
     return true;
   }
@@ -55,7 +60,8 @@ class OwnGradient final : public GradientSlot {
   const at::Tensor parameter_;
   Accumulator accumulator_;  // shared: the graph alone would let it go after each backward
   std::function<void()> then_;
-  std::vector<std::pair<Accumulator, std::uintptr_t>> hooks_;  // the last is that of accumulator_
+  std::vector<std::pair<Accumulator, std::uintptr_t>>
+      hooks_;  // the last is that of accumulator_; the others are those of graphs that were made before
 };
 
 }  // namespace
