@@ -1,7 +1,6 @@
 // A rank that is killed at a random point of a training loop: every other rank names it, nobody hangs, and
 // nothing is left. kills.py runs it many times (`make chaos`), then also with 8 ranks; between hosts that is
 // ddp_rank.cpp.
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -9,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <random>

@@ -19,7 +19,7 @@
 // the other. `model->` and module() reach the wrapped module. Several may stand in one graph, also for
 // different groups, and one inside the module of another: then the inner one reduces what belongs to it, for
 // its own group, and the outer one leaves that alone.
-// Ownership: shares the module. Thread safety: as the module's own. Errors: data_parallel.h.
+// Ownership: shares the module. Thread safety and errors: data_parallel.h.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>
