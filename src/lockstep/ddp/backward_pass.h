@@ -68,7 +68,6 @@ class BackwardPass {
   void ready(std::size_t parameter);
   void finish();
 
-  const Expectation& expected() const { return expected_; }
   // Whether a task of autograd has worked on it; else it is still to run.
   bool entered() const { return tasks_.any_came(); }
   // Whether one works on it now, or it is being finished.

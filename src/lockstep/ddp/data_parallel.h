@@ -5,10 +5,10 @@
 // A gradient's way: the hook of its GradientSlot calls here -> RunningPass -> BackwardPass -> CommHook ->
 // the process group -> its backend -> the algorithm -> shared memory or the wire.
 //
-// Thread safety: one synchronised forward and one backward at a time, which may be different threads';
-// forwards that communicate nothing (under no_grad) by any. Ownership: shared, because hooks of the graph
-// refer to it weakly. Errors: InvalidArgument for a module or options that cannot be; ReductionError and
-// DistError from forward and backward. After one of these two the group has failed, on all ranks.
+// Thread safety: one forward or backward at a time, in whatever threads; beside it forwards under no_grad,
+// but for those of a script with buffers. Ownership: shared, because hooks of the graph refer to it weakly.
+// Errors: InvalidArgument for a module or options that cannot be; ReductionError and DistError from forward
+// and backward. After one of these two the group has failed, on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -59,7 +59,7 @@ class DataParallel final : public std::enable_shared_from_this<DataParallel> {
   // Around every forward of the module, with the tensors that it returned.
   void begin_forward(ForwardKind kind);
   // Whether the tensors that the next forward is given are to be told, where they are known.
-  bool wants_inputs() const { return unregistered_.is_due() && next_kind() == ForwardKind::kSynchronised; }
+  bool wants_inputs() const { return next_kind() == ForwardKind::kSynchronised && unregistered_.is_due(); }
   void set_inputs(std::vector<at::Tensor> inputs) { unregistered_.set_inputs(std::move(inputs)); }
   // Instead: they are not, because one is a T that is not looked into.
   void inputs_are_unknown(const std::type_info& type) { unregistered_.leave_out(type); }

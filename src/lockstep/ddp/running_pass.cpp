@@ -179,7 +179,7 @@ void RunningPass::forget(int task) {
   }
   const bool told = events_.astray(parameters);
   const MutexLock lock(mutex_);
-  astray_was_told_ = told;
+  astray_was_told_ = astray_was_told_ || told;
 }
 
 void RunningPass::stay_alone() {
@@ -221,6 +221,7 @@ void RunningPass::forget_forwards() {
   const MutexLock lock(mutex_);
   ++era_;
   searched_.clear();
+  early_.clear();
 }
 
 bool RunningPass::has_ever_begun() const {

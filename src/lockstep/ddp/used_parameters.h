@@ -46,7 +46,7 @@ class UsedParameters {
   virtual void accumulated(std::size_t parameter) = 0;
   // In one that is, besides.
   virtual void accumulated_in_pass(std::size_t) {}
-  // By this rank, in any pass since the last synchronised one.
+  // By this rank, in any pass since the last synchronised one; in a static graph in any at all.
   virtual bool used_here(std::size_t parameter) const = 0;
   // For the ranks to agree on what none of them has used: one byte for each parameter. Undefined if there is
   // nothing to agree on in this pass.

@@ -37,11 +37,7 @@ class OwnGradient final : public GradientSlot {
     Accumulator now = torch::autograd::impl::grad_accumulator(parameter_);
     if (!now || now == accumulator_) return false;  // none while it needs no gradient
     accumulator_ = std::move(now);
-    std::erase_if(hooks_, [](const auto& hook) {
-      const bool is_in_a_graph = hook.first.use_count() > 1;
-      if (!is_in_a_graph) hook.first->del_post_hook(hook.second);
-      return !is_in_a_graph;
-    });
+    std::erase_if(hooks_, [](const auto& hook) { return hook.first.use_count() == 1; });  // in no graph
     if (then_) listen();
     return true;
   }
