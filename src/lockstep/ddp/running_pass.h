@@ -65,8 +65,7 @@ class RunningPass final {
   void stay_alone();
   // A gradient was accumulated.
   void accumulated(std::size_t parameter);
-  void give_up();
-  // Also what comes through the outputs of earlier forwards is no pass.
+  // The pass is given up, and what comes through the outputs of earlier forwards is none.
   void forget_forwards();
   // The pass, if backward has come to it and it is not finished; then it is given up.
   std::shared_ptr<BackwardPass> take_unfinished();
@@ -96,6 +95,7 @@ class RunningPass final {
   void take_remembered();
   void forget(int task);
   void unwound(const Forward& forward);
+  void give_up();
   void or_end(const Current& current, const std::function<void()>& step);
   void drop(const std::shared_ptr<BackwardPass>& pass);
 
@@ -111,8 +111,8 @@ class RunningPass final {
   std::uint64_t era_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // forwards of another one are forgotten
   bool begun_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   Early early_ LOCKSTEP_GUARDED_BY(mutex_);
-  bool is_alone_ LOCKSTEP_GUARDED_BY(mutex_) =
-      false;  // since the last forward: gradients are this rank's own
+  // Since the last forward: gradients are this rank's own, and meant to be.
+  bool is_alone_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool astray_was_told_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   // Of this era, as long as their graphs live, where each pass is another search.
   std::vector<std::weak_ptr<const Forward>> searched_ LOCKSTEP_GUARDED_BY(mutex_);
